@@ -1,0 +1,101 @@
+// What a GPT-2 is made of: its shape, and one table each of its parameters and its activations.
+// Whatever has to know a tensor's name, shape or place (the model, checkpoints, the reference test,
+// the memory plan, `info`) reads it here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct GPT2Config {
+    int64_t context = 1024;  // longest sequence: rows of wpe (llm.c: maxT, Hugging Face: n_positions)
+    int64_t vocab = 50257;   // V: token ids that exist
+    int64_t layers = 12;     // L
+    int64_t heads = 12;      // NH
+    int64_t channels = 768;  // C; each head has C/NH of them
+
+    // Vp: llm.c pads wte with zero rows to a multiple of 128; they stay out of softmax, loss and samples.
+    int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }
+    int64_t head_size() const { return channels / heads; }
+    bool operator==(const GPT2Config&) const = default;
+};
+
+// The shape of a preset; context and vocabulary are GPT-2's unless the preset says otherwise.
+inline std::optional<GPT2Config> gpt2_preset(std::string_view name) {
+    if (name == "tiny") return GPT2Config{.context = 128, .layers = 4, .heads = 4, .channels = 128};
+    if (name == "d12") return GPT2Config{.layers = 12, .heads = 12, .channels = 768};
+    if (name == "d24") return GPT2Config{.layers = 24, .heads = 16, .channels = 1024};
+    if (name == "d36") return GPT2Config{.layers = 36, .heads = 20, .channels = 1280};
+    if (name == "d48") return GPT2Config{.layers = 48, .heads = 25, .channels = 1600};
+    return std::nullopt;
+}
+
+// One tensor of a flat buffer: `copies` pieces of `shape`, one behind the other.
+struct Tensor {
+    std::string name;            // llm.c's: "qkvw"
+    std::vector<int64_t> shape;  // of one piece
+    int64_t copies = 1;          // L for a block's tensor, 1 otherwise
+    int64_t offset = 0;          // of piece 0 in the flat buffer, in elements
+    int64_t stride = 0;          // from piece to piece; 0 where all blocks take turns with one
+
+    int64_t piece() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
+    int64_t at(int64_t copy = 0) const { return offset + copy * stride; }
+};
+
+enum class Init { zeros, ones, normal, residual_projection };  // N(0, 0.02²), N(0, 0.02²/2L) for the last
+
+struct Parameter : Tensor {
+    Init init = Init::zeros;
+    bool per_layer = false;
+    bool hf_transposed = false;  // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
+    std::string hf;              // Hugging Face's name below "transformer."; '#' stands for the block's number
+
+    bool decay() const { return shape.size() == 2; }  // weight decay pulls on matrices only
+    std::string hf_name(int64_t layer) const {
+        std::string full = "transformer." + hf;
+        if (per_layer) full.replace(full.find('#'), 1, std::to_string(layer));
+        return full;
+    }
+};
+
+// The parameters in llm.c's order. A member and its row in `rows` are the same tensor.
+struct ParameterTable {
+    std::vector<Parameter> rows;
+    int64_t size = 0;  // elements of the flat buffer, wte's padding rows included
+    Parameter wte, wpe, ln1w, ln1b, qkvw, qkvb, attprojw, attprojb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb, lnfw, lnfb;
+
+    explicit ParameterTable(const GPT2Config& c) {
+        const int64_t C = c.channels;
+        const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, const char* hf) {
+            Parameter p;
+            p.name = name, p.shape = std::move(shape), p.init = init, p.hf = hf, p.offset = size;
+            p.per_layer = p.hf.find('#') != std::string::npos;
+            p.hf_transposed = p.per_layer && p.shape.size() == 2;
+            p.copies = p.per_layer ? c.layers : 1;
+            p.stride = p.piece();
+            size += p.copies * p.stride;
+            rows.push_back(p);
+            return p;
+        };
+        wte = add("wte", {c.padded_vocab(), C}, Init::normal, "wte.weight");
+        wpe = add("wpe", {c.context, C}, Init::normal, "wpe.weight");
+        ln1w = add("ln1w", {C}, Init::ones, "h.#.ln_1.weight");
+        ln1b = add("ln1b", {C}, Init::zeros, "h.#.ln_1.bias");
+        qkvw = add("qkvw", {3 * C, C}, Init::normal, "h.#.attn.c_attn.weight");
+        qkvb = add("qkvb", {3 * C}, Init::zeros, "h.#.attn.c_attn.bias");
+        attprojw = add("attprojw", {C, C}, Init::residual_projection, "h.#.attn.c_proj.weight");
+        attprojb = add("attprojb", {C}, Init::zeros, "h.#.attn.c_proj.bias");
+        ln2w = add("ln2w", {C}, Init::ones, "h.#.ln_2.weight");
+        ln2b = add("ln2b", {C}, Init::zeros, "h.#.ln_2.bias");
+        fcw = add("fcw", {4 * C, C}, Init::normal, "h.#.mlp.c_fc.weight");
+        fcb = add("fcb", {4 * C}, Init::zeros, "h.#.mlp.c_fc.bias");
+        fcprojw = add("fcprojw", {C, 4 * C}, Init::residual_projection, "h.#.mlp.c_proj.weight");
+        fcprojb = add("fcprojb", {C}, Init::zeros, "h.#.mlp.c_proj.bias");
+        lnfw = add("lnfw", {C}, Init::ones, "ln_f.weight");
+        lnfb = add("lnfb", {C}, Init::zeros, "ln_f.bias");
+    }
+};

@@ -1,0 +1,25 @@
+// llm.c's model and debug-state files: a header of 256 little-endian int32, then raw values (see each function).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpt2_tensors.h"
+
+// Model: magic 20240326, version 3 (fp32) or 5 (bf16). Both functions check magic, version, every count and the
+// file's size before anything is read, and throw InputError.
+GPT2Config read_llmc_model_config(const std::string& path);
+void read_llmc_model(const std::string& path, float* parameters);  // ParameterTable(config).size floats
+void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters, int version);
+
+// Debug state: magic 20240327, version 2: a batch, PyTorch's logits and loss on it, and every gradient.
+struct LlmcState {
+    int64_t B = 0, T = 0;
+    std::vector<int32_t> x, y;     // (B,T)
+    std::vector<float> logits;     // (B,T,V), unpadded
+    float loss = 0;
+    std::vector<float> gradients;  // ParameterTable(config).size, in its order
+};
+LlmcState read_llmc_state(const std::string& path, const GPT2Config& config);
+void write_llmc_state(const std::string& path, const GPT2Config& config, const LlmcState& state);

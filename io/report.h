@@ -1,0 +1,20 @@
+// OUT/report.html: one self-contained page about a run: loss and speed as inline SVG, samples, configuration.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/log.h"
+
+struct Report {
+    std::string title;                                               // "tiny on data/tinyshakespeare.txt"
+    std::string loss_unit;                                           // "nats per byte" / "nats per token"
+    std::vector<LogEntry> log;
+    std::vector<std::pair<int64_t, std::string>> samples;            // step, text (any bytes)
+    std::vector<std::pair<std::string, std::string>> configuration;  // option, value
+    std::vector<std::pair<std::string, std::string>> facts;          // "parameters" "0.8 M", "CPU" "…", "validation loss" "1.55"
+};
+
+// Written beside and renamed over the last one. Throws InputError.
+void write_report(const std::string& path, const Report& report);

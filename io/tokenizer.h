@@ -1,0 +1,35 @@
+// Text to token ids and back: raw bytes, or GPT-2's byte-pair encoding from its merges, ids as in tiktoken's "gpt2".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+class Tokenizer {
+public:
+    virtual ~Tokenizer() = default;
+
+    virtual int64_t vocab() const = 0;          // V: ids are 0 … V-1
+    virtual int32_t end_of_text() const = 0;    // its id, or -1 where there is none (bytes)
+    virtual const std::string& name() const = 0;  // "byte", "gpt2", or the file it came from
+    // Encodes ordinary text: "<|endoftext|>" in it is not special (tiktoken's encode_ordinary). Invalid UTF-8 is
+    // read as tiktoken's users get it, each invalid sequence replaced by U+FFFD (Python's errors="replace").
+    virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+    // The bytes of one token. Throws InputError for an id outside the vocabulary.
+    virtual std::string_view token(int32_t id) const = 0;
+
+    std::string decode(const std::vector<int32_t>& ids) const;
+
+    // Writes what Hugging Face's AutoTokenizer needs to read it back from `directory`.
+    virtual void save_hugging_face(const std::string& directory) const = 0;
+};
+
+// `spec` is "byte", "gpt2" (merges from `data_directory`/vocab.bpe), or a file or directory: a merges file
+// (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face or by Hugging Face.
+// Throws InputError.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& data_directory = "data");
+
+// llm.c's tokenizer file (FORMATS: magic 20240328, version 2), what llm.c and `load_tokenizer` read.
+void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path);
