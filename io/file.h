@@ -1,0 +1,43 @@
+// Files mapped for reading, and written so that they are there whole or not at all. All throw InputError.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+// A regular file, mapped read-only; data() is null if it is empty.
+class MappedFile {
+public:
+    explicit MappedFile(const std::string& path);
+    ~MappedFile();
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&&) = delete;
+    const uint8_t* data() const { return data_; }
+    int64_t size() const { return size_; }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+    const uint8_t* data_ = nullptr;
+    int64_t size_ = 0;
+};
+
+// Writes to a temporary name beside `path`. commit() fsyncs, renames it over `path` and fsyncs the directory;
+// destroyed without commit() it removes the temporary file and leaves `path` as it was.
+class FileWriter {
+public:
+    explicit FileWriter(const std::string& path);
+    ~FileWriter();
+    FileWriter(const FileWriter&) = delete;
+    FileWriter& operator=(const FileWriter&) = delete;
+    void write(const void* data, int64_t bytes);  // unbuffered: hand over large pieces
+    void commit();
+
+private:
+    [[noreturn]] void fail(int error) const;
+    std::string path_, temporary_;
+    int fd_ = -1;
+};
+
+void write_file_atomically(const std::string& path, std::string_view bytes);
+void sync_directory(const std::string& path);  // makes renames and removals in it survive a power cut
