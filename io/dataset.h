@@ -1,5 +1,5 @@
-// Token streams on disk and the batches drawn from them. A stream is a list of llm.c shards (FORMATS: magic
-// 20240520, uint16 ids), mapped into memory, never read whole; a text file is tokenised once into such shards.
+// Token streams on disk and the batches drawn from them. A stream is a list of llm.c shards (magic 20240520,
+// uint16 ids), mapped into memory, never read whole; a text file is tokenised once into such shards.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "io/file.h"
 #include "io/tokenizer.h"
 
-// One shard, mapped read-only.
+// One shard, or a part of one, mapped read-only. Copies share the mapping.
 class Shard {
 public:
     explicit Shard(const std::string& path);  // checks magic, version and size; throws InputError
-    ~Shard();
-    Shard(Shard&&) noexcept;
-    Shard(const Shard&) = delete;
+    Shard part(int64_t begin, int64_t end) const;
     const uint16_t* tokens() const { return tokens_; }
     int64_t size() const { return size_; }  // tokens
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return file_->path(); }
+
 private:
-    std::string path_;
-    void* map_ = nullptr;
-    int64_t bytes_ = 0, size_ = 0;
+    std::shared_ptr<const MappedFile> file_;
     const uint16_t* tokens_ = nullptr;
+    int64_t size_ = 0;
 };
 
 struct Dataset {
     std::vector<Shard> shards;
+    std::string source;  // what the user named, for messages
     int64_t tokens() const;
 };
 
@@ -35,31 +35,54 @@ struct Datasets {
     Dataset train, val;
 };
 
-// Opens --data and --val. A name ending in .bin, or a glob that matches such names, means shards; anything else is a
-// text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text and tokenizer are
-// unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character boundary, and for
-// shards the last one (if there are several) or the last tenth of the only one is held out. Ids are checked against
-// the vocabulary once, when a shard is opened for the first time in a run. Throws InputError.
+// Opens --data and --val. A name ending in .bin, or a glob that matches such names, means shards; anything
+// else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text and
+// tokenizer are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
+// boundary, and for shards the last one (if there are several) or the last tenth of the only one is held out.
+// Every id is checked against the vocabulary before this returns, so that training cannot end on one hours
+// later. Throws InputError.
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory);
 
 // All of one stream for `eval`: no split.
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory);
 
+// Throws InputError naming the first id that is not below `vocab`.
+void check_ids(const Shard& shard, int64_t vocab);
+
 // Writes tokens as a llm.c shard, whole or not at all (temporary name, fsync, rename).
 void write_shard(const std::string& path, const std::vector<uint16_t>& tokens);
 
-// Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an order
-// shuffled by (seed, epoch), with the blocks' grid shifted by a random offset. State is one number.
+// Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an
+// order shuffled by (seed, epoch), with the blocks' grid shifted by a random offset. State is one number.
 class BatchSampler {
 public:
+    // Throws InputError if no shard holds a block, which is seq + 1 tokens.
     BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
     // x (B,T), y (B,T): y is x moved on by one token. Blocks go into rows in order of drawing.
     void next(int32_t* x, int32_t* y);
-    int64_t position() const;          // blocks drawn since the start of training; what a checkpoint saves
-    void seek(int64_t position);       // exact, in O(shards + blocks)
-    int64_t epoch() const;             // of the next block
+    int64_t position() const;     // blocks drawn since the start of training; what a checkpoint saves
+    void seek(int64_t position);  // exact, in O(epochs * shards + blocks)
+    int64_t epoch() const;        // of the next block
+
 private:
     struct State;
     std::shared_ptr<State> state_;
+};
+
+// Reads a stream in order, in windows of `seq` predictions that do not overlap; the last window of a shard is
+// shorter. So each token but a shard's first is predicted exactly once.
+class WindowReader {
+public:
+    // Throws InputError if there is nothing to predict.
+    WindowReader(const Dataset& dataset, int64_t seq);
+    int64_t windows() const { return first_window_.back(); }
+    int64_t length(int64_t window) const;                     // predictions in it, 1 … seq
+    void read(int64_t window, int32_t* x, int32_t* y) const;  // length(window) of each
+
+private:
+    int64_t shard_of(int64_t window) const;
+    std::vector<Shard> shards_;
+    std::vector<int64_t> first_window_;  // of each shard, then the total
+    int64_t seq_;
 };

@@ -1,0 +1,154 @@
+// The two ways to draw from a dataset: shuffled batches for training, windows in order for evaluation.
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "io/dataset.h"
+#include "io/error.h"
+
+namespace {
+
+// SplitMix64's step: turns (seed, epoch, shard) into seeds that have nothing in common.
+uint64_t mix(uint64_t a, uint64_t b) {
+    uint64_t z = a + (b + 1) * 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+// 0 … size-1, shuffled. Not std::shuffle, whose result is each library's own. The remainder's bias is below
+// 2^-32.
+void shuffle(std::vector<uint32_t>& order, int64_t size, uint64_t seed) {
+    order.resize(static_cast<size_t>(size));
+    std::iota(order.begin(), order.end(), 0u);
+    std::mt19937_64 random(seed);
+    for (uint64_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
+}
+
+// One row: `length` ids, and the same moved on by one.
+void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
+    std::copy_n(tokens, length, x);
+    std::copy_n(tokens + 1, length, y);
+}
+
+[[noreturn]] void too_small(const Dataset& dataset, int64_t needed, const std::string& remedy) {
+    const std::string source = !dataset.source.empty()  ? dataset.source
+                               : dataset.shards.empty() ? "data"
+                                                        : dataset.shards[0].path();
+    int64_t longest = 0;
+    for (const Shard& shard : dataset.shards) longest = std::max(longest, shard.size());
+    bad_input(source, "tokens",
+              std::to_string(longest) + (dataset.shards.size() > 1 ? " in the largest shard" : ""),
+              "at least " + std::to_string(needed), remedy);
+}
+
+}  // namespace
+
+struct BatchSampler::State {
+    std::vector<Shard> shards;  // those that hold a block
+    int64_t batch, seq;
+    uint64_t seed;
+
+    int64_t position = 0, epoch = 0;
+    std::vector<uint32_t> shard_order, block_order;
+    int64_t slot = 0;   // in shard_order: the current shard
+    int64_t drawn = 0;  // of block_order
+
+    uint64_t seed_of(int64_t in_epoch, int64_t shard) const { return mix(mix(seed, in_epoch), shard); }
+
+    // Where the blocks of a shard begin in an epoch: anywhere in the first `seq` tokens that leaves room for
+    // a block.
+    int64_t shift(int64_t in_epoch, int64_t shard) const {
+        const int64_t choices = std::min(seq, shards[shard].size() - seq);
+        return static_cast<int64_t>(mix(seed_of(in_epoch, shard), 1) % static_cast<uint64_t>(choices));
+    }
+    int64_t blocks(int64_t in_epoch, int64_t shard) const {
+        return (shards[shard].size() - 1 - shift(in_epoch, shard)) / seq;
+    }
+    int64_t epoch_blocks(int64_t in_epoch) const {
+        int64_t sum = 0;
+        for (int64_t s = 0; s < std::ssize(shards); s++) sum += blocks(in_epoch, s);
+        return sum;
+    }
+    void enter_epoch(int64_t new_epoch) {
+        epoch = new_epoch;
+        shuffle(shard_order, std::ssize(shards), mix(mix(seed, epoch), UINT64_MAX));
+    }
+    void enter_shard(int64_t new_slot) {
+        slot = new_slot, drawn = 0;
+        shuffle(block_order, blocks(epoch, shard_order[slot]), seed_of(epoch, shard_order[slot]));
+    }
+    // So that there always is a next block, and epoch() is its epoch.
+    void move_on() {
+        if (drawn < std::ssize(block_order)) return;
+        if (slot + 1 < std::ssize(shards)) return enter_shard(slot + 1);
+        enter_epoch(epoch + 1);
+        enter_shard(0);
+    }
+};
+
+BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
+    : state_(std::make_shared<State>()) {
+    State& s = *state_;
+    s.batch = batch, s.seq = seq, s.seed = seed;
+    for (const Shard& shard : dataset.shards)
+        if (shard.size() >= seq + 1) s.shards.push_back(shard);
+    if (s.shards.empty())
+        too_small(dataset, seq + 1,
+                  "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) +
+                      " tokens and one more)");
+    seek(0);
+}
+
+void BatchSampler::next(int32_t* x, int32_t* y) {
+    State& s = *state_;
+    for (int64_t row = 0; row < s.batch; row++) {
+        const int64_t shard = s.shard_order[s.slot];
+        const int64_t begin = s.shift(s.epoch, shard) + s.seq * s.block_order[s.drawn];
+        copy_row(s.shards[shard].tokens() + begin, s.seq, x + row * s.seq, y + row * s.seq);
+        s.drawn++, s.position++;
+        s.move_on();
+    }
+}
+
+int64_t BatchSampler::position() const { return state_->position; }
+int64_t BatchSampler::epoch() const { return state_->epoch; }
+
+void BatchSampler::seek(int64_t position) {
+    State& s = *state_;
+    if (position < 0)
+        bad_input("training state", "position", std::to_string(position), "0 or more",
+                  "resume from another checkpoint");
+    s.position = position;
+    int64_t epoch = 0, left = position;
+    for (int64_t blocks; left >= (blocks = s.epoch_blocks(epoch)); epoch++) left -= blocks;
+    s.enter_epoch(epoch);
+    int64_t slot = 0;
+    for (int64_t blocks; left >= (blocks = s.blocks(epoch, s.shard_order[slot])); slot++) left -= blocks;
+    s.enter_shard(slot);
+    s.drawn = left;
+}
+
+WindowReader::WindowReader(const Dataset& dataset, int64_t seq)
+    : shards_(dataset.shards), first_window_{0}, seq_(seq) {
+    for (const Shard& shard : shards_) {
+        const int64_t predictions = std::max<int64_t>(shard.size() - 1, 0);
+        first_window_.push_back(windows() + (predictions + seq - 1) / seq);
+    }
+    if (windows() == 0) too_small(dataset, 2, "use more text");
+}
+
+int64_t WindowReader::shard_of(int64_t window) const {
+    return std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1;
+}
+
+int64_t WindowReader::length(int64_t window) const {
+    const int64_t shard = shard_of(window);
+    return std::min(seq_, shards_[shard].size() - 1 - (window - first_window_[shard]) * seq_);
+}
+
+void WindowReader::read(int64_t window, int32_t* x, int32_t* y) const {
+    const int64_t shard = shard_of(window);
+    copy_row(shards_[shard].tokens() + (window - first_window_[shard]) * seq_, length(window), x, y);
+}

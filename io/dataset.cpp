@@ -1,0 +1,169 @@
+#include "io/dataset.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "io/error.h"
+#include "io/text_cache.h"
+
+namespace {
+
+constexpr int32_t shard_magic = 20240520, shard_version = 1;
+constexpr int64_t header_words = 256, header_bytes = header_words * 4;
+
+bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
+
+// The files that a --data or --val names: one, or a glob's, sorted. A file that exists is no glob.
+std::vector<std::string> expand(const std::string& data) {
+    std::error_code ignored;
+    if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored))
+        return {data};
+    glob_t found{};
+    std::vector<std::string> paths;
+    if (glob(data.c_str(), 0, nullptr, &found) == 0)
+        paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty())
+        bad_input(data, "glob", "no file that matches", "at least one",
+                  "check the path, and quote the pattern");
+    const int64_t shards = std::count_if(paths.begin(), paths.end(), is_shard_name);
+    if (shards != 0 && shards != std::ssize(paths))
+        bad_input(data, "glob", std::to_string(shards) + " .bin files of " + std::to_string(paths.size()),
+                  "shards only (.bin), or one text file", "narrow the pattern");
+    if (shards == 0 && paths.size() > 1)
+        bad_input(data, "glob", std::to_string(paths.size()) + " text files",
+                  "one text file, or shards (.bin)", "join them first: cat … > all.txt");
+    return paths;
+}
+
+Dataset open_shards(const std::vector<std::string>& paths, const std::string& source) {
+    Dataset dataset{.shards = {}, .source = source};
+    for (const std::string& path : paths) dataset.shards.emplace_back(path);
+    return dataset;
+}
+
+Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
+                  const std::string& cache_directory, const std::string& name) {
+    if (is_shard_name(paths[0])) return open_shards(paths, paths[0]);
+    return open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name), paths[0]);
+}
+
+void check_ids(const Dataset& dataset, const Tokenizer& tokenizer) {
+    for (const Shard& shard : dataset.shards) check_ids(shard, tokenizer.vocab());
+}
+
+// Holds out the last shard, or the last tenth of the only one.
+Datasets split_shards(Dataset all) {
+    Datasets out{.train = {.shards = {}, .source = all.source}, .val = {.shards = {}, .source = all.source}};
+    const Shard last = all.shards.back();
+    all.shards.pop_back();
+    out.train.shards = std::move(all.shards);
+    int64_t cut = 0;
+    if (out.train.shards.empty()) {
+        cut = static_cast<int64_t>(0.9 * static_cast<double>(last.size()));
+        out.train.shards.push_back(last.part(0, cut));
+    }
+    out.val.shards.push_back(last.part(cut, last.size()));
+    return out;
+}
+
+std::array<int32_t, header_words> read_header(const MappedFile& file) {
+    if (file.size() < header_bytes)
+        bad_input(file.path(), "size", std::to_string(file.size()) + " bytes",
+                  "at least the 1024 bytes of a token shard's header",
+                  "pass a llm.c shard, or give a text file another name than .bin");
+    std::array<int32_t, header_words> header;
+    std::copy_n(file.data(), header_bytes, reinterpret_cast<uint8_t*>(header.data()));
+    return header;
+}
+
+}  // namespace
+
+Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>(path)) {
+    const auto header = read_header(*file_);
+    if (header[0] != shard_magic)
+        bad_input(path, "magic number", std::to_string(header[0]),
+                  std::to_string(shard_magic) + " (a llm.c token shard)",
+                  "pass a llm.c shard, or give a text file another name than .bin");
+    if (header[1] != shard_version)
+        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version),
+                  "make the shard anew");
+    size_ = static_cast<uint32_t>(header[2]);
+    const int64_t expected = header_bytes + 2 * size_;
+    if (file_->size() != expected)
+        bad_input(path, "size", std::to_string(file_->size()) + " bytes",
+                  std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
+                  "copy or make the shard anew");
+    tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
+}
+
+Shard Shard::part(int64_t begin, int64_t end) const {
+    Shard shard = *this;
+    shard.tokens_ = tokens_ + begin;
+    shard.size_ = end - begin;
+    return shard;
+}
+
+int64_t Dataset::tokens() const {
+    int64_t sum = 0;
+    for (const Shard& shard : shards) sum += shard.size();
+    return sum;
+}
+
+void check_ids(const Shard& shard, int64_t vocab) {
+    const uint16_t* tokens = shard.tokens();
+    const int64_t size = shard.size();
+    if (vocab > UINT16_MAX) return;
+    uint16_t largest = 0;
+#pragma omp parallel for simd reduction(max : largest)
+    for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
+    if (size == 0 || largest < vocab) return;
+    const uint16_t* bad = std::find_if(tokens, tokens + size, [&](uint16_t id) { return id >= vocab; });
+    bad_input(shard.path(), "token " + std::to_string(bad - tokens), "id " + std::to_string(*bad),
+              "an id below the vocabulary's " + std::to_string(vocab),
+              "pass the --tokenizer that the shard was made with");
+}
+
+void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
+    const int64_t size = std::ssize(tokens);
+    if (size > int64_t{UINT32_MAX})
+        bad_input(path, "tokens", std::to_string(size),
+                  "at most " + std::to_string(UINT32_MAX) + " in one shard", "write several shards");
+    std::array<int32_t, header_words> header{shard_magic, shard_version, static_cast<int32_t>(size)};
+    FileWriter file(path);
+    file.write(header.data(), header_bytes);
+    file.write(tokens.data(), 2 * size);
+    file.commit();
+}
+
+Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
+                       const std::string& cache_directory) {
+    const std::vector<std::string> paths = expand(data);
+    Datasets out;
+    if (!val.empty()) {
+        out.train = open_part(paths, TextPart::all, tokenizer, cache_directory, "train");
+        out.val = open_part(expand(val), TextPart::all, tokenizer, cache_directory, "val");
+    } else if (is_shard_name(paths[0])) {
+        out = split_shards(open_shards(paths, data));
+    } else {
+        out.train = open_part(paths, TextPart::first_nine_tenths, tokenizer, cache_directory, "train");
+        out.val = open_part(paths, TextPart::last_tenth, tokenizer, cache_directory, "val");
+    }
+    out.train.source = data;
+    out.val.source = val.empty() ? data + " (held-out part)" : val;
+    check_ids(out.train, tokenizer);
+    check_ids(out.val, tokenizer);
+    return out;
+}
+
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer,
+                     const std::string& cache_directory) {
+    Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data");
+    out.source = data;
+    check_ids(out, tokenizer);
+    return out;
+}

@@ -1,0 +1,249 @@
+#include "io/text_cache.h"
+
+#include <omp.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/dataset.h"
+#include "io/error.h"
+#include "io/file.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+// Whether a character that ends in this byte, or begins with these bytes, is surely no white space. Some that
+// are none are not recognised, which only moves a cut.
+bool ends_visible(uint8_t last) {
+    if (last < 0x80) return last > ' ' && last < 0x7f;
+    const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 ||
+                       last == 0xa8 || last == 0xa9 || last == 0xaf;
+    return !space;
+}
+bool begins_visible(uint8_t first) {
+    if (first < 0x80) return first > ' ' && first < 0x7f;
+    return first > 0xc2 && (first < 0xe1 || first > 0xe3);  // U+0085, U+00A0, U+1680, U+2000 …, U+3000
+}
+
+// Encodes pieces of the text on all threads, a few at a time, and hands their tokens over in order.
+template <class Take>
+void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t chunk_bytes, Take take) {
+    const int64_t group = 2 * omp_get_max_threads(), size = std::ssize(text);
+    for (int64_t begin = 0; begin < size;) {
+        std::vector<std::string_view> chunks;
+        while (begin < size && std::ssize(chunks) < group) {
+            const int64_t end = safe_cut(text, begin, chunk_bytes);
+            chunks.push_back(text.substr(begin, end - begin));
+            begin = end;
+        }
+        std::vector<std::vector<int32_t>> ids(chunks.size());
+        std::exception_ptr error;
+#pragma omp parallel for schedule(dynamic)
+        for (size_t i = 0; i < chunks.size(); i++) {
+            try {
+                ids[i] = tokenizer.encode(chunks[i]);
+            } catch (...) {  // none may leave a parallel region
+#pragma omp critical
+                error = std::current_exception();
+            }
+        }
+        if (error) std::rethrow_exception(error);
+        for (const auto& piece : ids) take(piece);
+    }
+}
+
+void check_vocabulary(const Tokenizer& tokenizer) {
+    if (tokenizer.vocab() > UINT16_MAX + 1)
+        bad_input(tokenizer.name(), "vocabulary", std::to_string(tokenizer.vocab()),
+                  "at most 65536 (shards hold uint16)", "use a tokenizer with a smaller vocabulary");
+}
+
+std::string numbered(const std::string& path, int64_t number) {
+    char suffix[32];
+    std::snprintf(suffix, sizeof suffix, "_%06lld.bin", static_cast<long long>(number));
+    return (path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path) + suffix;
+}
+
+// Shards in the making: what is already written goes again unless finish() is reached.
+class ShardWriter {
+public:
+    ShardWriter(std::string path, int64_t limit, int64_t reserve) : path_(std::move(path)), limit_(limit) {
+        buffer_.reserve(static_cast<size_t>(std::min(limit, reserve)));
+    }
+    ~ShardWriter() {
+        std::error_code ignored;
+        if (!finished_)
+            for (const std::string& path : paths_) fs::remove(path, ignored);
+    }
+    void append(const std::vector<int32_t>& ids) {
+        for (const int32_t id : ids) {
+            if (std::ssize(buffer_) == limit_) flush(numbered(path_, std::ssize(paths_)));
+            buffer_.push_back(static_cast<uint16_t>(id));
+        }
+    }
+    std::vector<std::string> finish() {
+        flush(paths_.empty() ? path_ : numbered(path_, std::ssize(paths_)));
+        finished_ = true;
+        return paths_;
+    }
+
+private:
+    void flush(const std::string& path) {
+        write_shard(path, buffer_);
+        paths_.push_back(path);
+        buffer_.clear();
+    }
+    std::string path_;
+    int64_t limit_;
+    std::vector<uint16_t> buffer_;
+    std::vector<std::string> paths_;
+    bool finished_ = false;
+};
+
+// The bytes of a part. The cut between train and validation is nanoGPT's, moved back to where a UTF-8
+// character begins.
+std::string_view select(std::string_view text, TextPart part) {
+    if (part == TextPart::all) return text;
+    const size_t nine_tenths = static_cast<size_t>(0.9 * static_cast<double>(text.size()));
+    size_t cut = nine_tenths;
+    while (cut > 0 && nine_tenths - cut < 3 && (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80) cut--;
+    return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
+}
+
+// FNV-1a over the tokens' bytes: two tokenizers of one name and size may still differ.
+uint64_t fingerprint(const Tokenizer& tokenizer) {
+    uint64_t hash = 0xcbf29ce484222325;
+    const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+    for (int32_t id = 0; id < tokenizer.vocab(); id++) {
+        const std::string_view bytes = tokenizer.token(id);
+        add(static_cast<uint8_t>(bytes.size()));
+        for (const char byte : bytes) add(static_cast<uint8_t>(byte));
+    }
+    return hash;
+}
+
+constexpr const char* record_format = "train_gpt2 token cache, version 1";
+
+json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
+    struct stat info {};
+    if (stat(text_path.c_str(), &info) != 0)
+        bad_input(text_path, "open", std::strerror(errno), "a readable file", "check the path");
+    const char* parts[] = {"all", "first nine tenths", "last tenth"};
+    return {{"format", record_format},
+            {"source", fs::absolute(text_path).lexically_normal().string()},
+            {"size", info.st_size},
+            {"mtime_ns", int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec},
+            {"part", parts[static_cast<int>(part)]},
+            {"tokenizer", tokenizer.name()},
+            {"vocab", tokenizer.vocab()},
+            {"tokenizer_hash", fingerprint(tokenizer)}};
+}
+
+std::string dump(const json& record) {  // a path may hold any bytes
+    return record.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+json read_record(const std::string& path) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return nullptr;
+    const MappedFile file(path);
+    json record = json::parse(file.data(), file.data() + file.size(), nullptr, false);
+    const bool ours = record.is_object() && record.value("format", json()) == record_format;
+    return ours ? record : json();
+}
+
+// The shards of a record that was made for what is wanted and whose files are whole; else none.
+std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory) {
+    std::vector<std::string> paths;
+    try {
+        const json shards = record.at("shards");
+        record.erase("shards");
+        if (dump(record) != dump(wanted)) return {};
+        for (const json& shard : shards) {
+            paths.push_back(directory + "/" + shard.at("file").get<std::string>());
+            if (Shard(paths.back()).size() != shard.at("tokens").get<int64_t>()) return {};
+        }
+    } catch (const json::exception&) {
+        return {};
+    } catch (const InputError&) {
+        return {};
+    }
+    return paths;
+}
+
+// Removes the last text's shards. A file of that name that no record knows is someone's own.
+void make_room(const json& record, const std::string& directory, const std::string& name) {
+    const std::string path = directory + "/" + name + ".bin";
+    std::error_code ignored;
+    if (record.is_null() &&
+        (fs::exists(path, ignored) || fs::exists(directory + "/" + name + ".json", ignored)))
+        bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
+                  "move it away or choose another --out");
+    if (!record.is_object() || !record.contains("shards") || !record["shards"].is_array()) return;
+    for (const json& shard : record["shards"])
+        if (shard.is_object() && shard.value("file", json()).is_string())
+            fs::remove(fs::path(directory) / fs::path(shard["file"].get<std::string>()).filename(), ignored);
+}
+
+}  // namespace
+
+int64_t safe_cut(std::string_view text, int64_t begin, int64_t size) {
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+    size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));
+    // Behind a line break between two visible characters: GPT-2's pattern takes longer runs of space in one
+    // piece, and looks at what follows them.
+    while (from < text.size()) {
+        const size_t newline = text.find('\n', from);
+        if (newline == std::string_view::npos || newline + 1 >= text.size()) break;
+        if (ends_visible(byte(newline - 1)) && begins_visible(byte(newline + 1)))
+            return static_cast<int64_t>(newline + 1);
+        from = newline + 1;
+    }
+    return std::ssize(text);
+}
+
+std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer,
+                                            const std::string& path, const TokenizeLimits& limits) {
+    check_vocabulary(tokenizer);
+    ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
+    encode_in_pieces(text, tokenizer, limits.chunk_bytes, [&](const auto& ids) { writer.append(ids); });
+    return writer.finish();
+}
+
+std::vector<std::string> cached_shards(const std::string& text_path, TextPart part,
+                                       const Tokenizer& tokenizer, const std::string& directory,
+                                       const std::string& name) {
+    check_vocabulary(tokenizer);
+    const MappedFile file(text_path);
+    json record = describe(text_path, part, tokenizer);
+    const std::string record_path = directory + "/" + name + ".json";
+    const json old = read_record(record_path);
+    if (auto paths = reusable(old, record, directory); !paths.empty()) return paths;
+
+    std::error_code error;
+    fs::create_directories(directory, error);
+    if (error)
+        bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
+    make_room(old, directory, name);
+    write_file_atomically(record_path,
+                          dump(record));  // so that after a break the shards are known to be ours
+    const std::string_view text =
+        select({reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())}, part);
+    if (text.size() > 64 << 20)
+        std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
+    const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
+    record["shards"] = json::array();
+    for (const std::string& path : paths)
+        record["shards"].push_back(
+            {{"file", fs::path(path).filename().string()}, {"tokens", Shard(path).size()}});
+    write_file_atomically(record_path, dump(record));
+    return paths;
+}
