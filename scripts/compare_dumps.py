@@ -48,7 +48,7 @@ def difference(a, b, tolerance):
     if a.size == 0:
         return None
     diff, largest = np.abs(a - b).max(), np.abs(a).max()
-    if diff <= tolerance * largest:  # false for NaN
+    if np.isfinite(largest) and diff <= tolerance * largest:  # false for NaN
         return None
     return f"largest difference {diff:.3g}, largest value {largest:.3g}, tolerance {tolerance:g} of that"
 

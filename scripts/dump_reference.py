@@ -23,22 +23,14 @@ import transformers
 
 # llm.c's order and names; transformers' names ('#' is the block's number) below "transformer."
 PARAMETERS = [
-    ("wte", "wte.weight"),
-    ("wpe", "wpe.weight"),
-    ("ln1w", "h.#.ln_1.weight"),
-    ("ln1b", "h.#.ln_1.bias"),
-    ("qkvw", "h.#.attn.c_attn.weight"),
-    ("qkvb", "h.#.attn.c_attn.bias"),
-    ("attprojw", "h.#.attn.c_proj.weight"),
-    ("attprojb", "h.#.attn.c_proj.bias"),
-    ("ln2w", "h.#.ln_2.weight"),
-    ("ln2b", "h.#.ln_2.bias"),
-    ("fcw", "h.#.mlp.c_fc.weight"),
-    ("fcb", "h.#.mlp.c_fc.bias"),
-    ("fcprojw", "h.#.mlp.c_proj.weight"),
-    ("fcprojb", "h.#.mlp.c_proj.bias"),
-    ("lnfw", "ln_f.weight"),
-    ("lnfb", "ln_f.bias"),
+    ("wte", "wte.weight"), ("wpe", "wpe.weight"),
+    ("ln1w", "h.#.ln_1.weight"), ("ln1b", "h.#.ln_1.bias"),
+    ("qkvw", "h.#.attn.c_attn.weight"), ("qkvb", "h.#.attn.c_attn.bias"),
+    ("attprojw", "h.#.attn.c_proj.weight"), ("attprojb", "h.#.attn.c_proj.bias"),
+    ("ln2w", "h.#.ln_2.weight"), ("ln2b", "h.#.ln_2.bias"),
+    ("fcw", "h.#.mlp.c_fc.weight"), ("fcb", "h.#.mlp.c_fc.bias"),
+    ("fcprojw", "h.#.mlp.c_proj.weight"), ("fcprojb", "h.#.mlp.c_proj.bias"),
+    ("lnfw", "ln_f.weight"), ("lnfb", "ln_f.bias"),
 ]
 SHAPE = {"layers": 2, "heads": 3, "channels": 21, "vocab": 67, "context": 17}
 OPTIMIZER = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "steps": 10}
@@ -62,13 +54,8 @@ class InputError(Exception):
 
 def random_model(shape, random):
     config = transformers.GPT2Config(
-        n_layer=shape["layers"],
-        n_head=shape["heads"],
-        n_embd=shape["channels"],
-        vocab_size=shape["vocab"],
-        n_positions=shape["context"],
-        attn_implementation="eager",
-        **GPT2_SETTINGS,
+        n_layer=shape["layers"], n_head=shape["heads"], n_embd=shape["channels"], n_positions=shape["context"],
+        vocab_size=shape["vocab"], attn_implementation="eager", **GPT2_SETTINGS,
     )
     model = transformers.GPT2LMHeadModel(config)
     for name, hf in PARAMETERS:
@@ -153,9 +140,7 @@ def capture(model, x):
         output(block.mlp.c_fc, f"fch.{l}")
         output(block.mlp.act, f"fch_gelu.{l}")
         output(block.mlp.c_proj, f"fcproj.{l}")
-        hooks.append(
-            block.attn.register_forward_hook(lambda m, args, out, l=l: softmax.__setitem__(l, out[1].detach()))
-        )
+        hooks.append(block.attn.register_forward_hook(lambda m, args, out, l=l: softmax.update({l: out[1].detach()})))
     input(model.transformer.ln_f, f"residual1.{model.config.n_layer}")
     output(model.transformer.ln_f, "lnf")
     output(model.lm_head, "logits")
@@ -227,15 +212,11 @@ def check_pieces(model, act, softmax, tolerance):
 def train(model, x, y):
     o = OPTIMIZER
     parameters = list(model.parameters())  # wte once: lm_head's is the same tensor
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.dim() == 2], "weight_decay": o["weight_decay"]},
-            {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0},
-        ],
-        lr=o["lr"],
-        betas=(o["beta1"], o["beta2"]),
-        eps=o["eps"],
-    )
+    groups = [
+        {"params": [p for p in parameters if p.dim() == 2], "weight_decay": o["weight_decay"]},
+        {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"])
     losses, norms = [], []
     for _ in range(o["steps"]):
         optimizer.zero_grad()
@@ -383,6 +364,7 @@ def parse(argv):
 def main(argv=None):
     a = parse(argv)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     torch.use_deterministic_algorithms(True)
     if not a.llmc:
         torch.set_num_threads(1)  # the same sums on every machine

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Holds the built programs to PyTorch, on numbers made now:
+
+    the committed dump is what this PyTorch computes;
+    ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
+    a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss.
+
+Exit status: 0 all passed, 1 a check failed.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import safetensors.numpy
+import tiktoken
+import torch
+import torch.nn.functional as F
+import transformers
+
+import compare_dumps
+import dump_reference
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMMITTED = os.path.join(ROOT, "dev/test/data/gpt2_reference.safetensors")
+
+
+class Checks:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, name, ok, why=""):
+        if ok:
+            self.passed += 1
+            print(f"passed {name}", flush=True)
+        else:
+            self.failed += 1
+            print(f"FAILED {name}: {why}", flush=True)
+        return ok
+
+    def run(self, name, command, status=0):
+        """Runs a program and checks its exit status; returns what it printed if that was as expected."""
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, timeout=900, text=True, errors="replace",
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+        except (OSError, subprocess.TimeoutExpired) as e:
+            self.check(name, False, e)
+            return None
+        tail = "\n".join(done.stdout.splitlines()[-30:])
+        why = f"exit status {done.returncode}, expected {status}, of: {' '.join(command)}\n{tail}"
+        return done.stdout if self.check(name, done.returncode == status, why) else None
+
+
+def dump(*options):
+    with contextlib.redirect_stdout(io.StringIO()):
+        dump_reference.main([str(option) for option in options])
+
+
+def options_of(shape):
+    return [word for key, value in shape.items() for word in (f"--{key}", value)]
+
+
+# ---- (a) the committed dump ------------------------------------------------------------------------------------------
+
+
+def check_committed(checks, directory):
+    fresh = os.path.join(directory, "fresh.safetensors")
+    dump(fresh)
+    passed, failed = compare_dumps.compare(COMMITTED, fresh, 1e-9)
+    checks.check(f"the committed dump, {len(passed)} tensors and settings", not failed, "\n".join(failed))
+
+
+# ---- (b) fresh dumps of odd shapes -----------------------------------------------------------------------------------
+
+
+def random_shape(random):
+    while True:
+        heads, head_size = int(random.randint(1, 6)), int(random.randint(1, 17))
+        # LayerNorm of a few channels turns rounding into large differences, in PyTorch as well as here.
+        if heads * head_size >= 6:
+            break
+    seq = int(random.randint(1, 41))
+    return {
+        "layers": int(random.randint(1, 4)),
+        "heads": heads,
+        "channels": heads * head_size,
+        "vocab": int(random.randint(2, 301)),
+        "context": seq + int(random.randint(0, 6)),
+        "batch": int(random.randint(1, 4)),
+        "seq": seq,
+        "seed": int(random.randint(0, 10000)),
+    }
+
+
+def check_dumps(checks, directory, test_gpt2, random):
+    shapes = [random_shape(random) for _ in range(5)]
+    shapes[0] |= {"seq": 1}
+    shapes[1] |= {"vocab": 2}
+    for i, shape in enumerate(shapes):
+        path = os.path.join(directory, f"dump{i}.safetensors")
+        dump(path, *options_of(shape))
+        name = " ".join(f"{key} {value}" for key, value in shape.items())
+        checks.run(f"test_gpt2 --dump, {name}", [test_gpt2, "--dump", path])
+
+    # The test must see one wrong number, and NaN.
+    path = os.path.join(directory, "wrong.safetensors")
+    with safetensors.safe_open(COMMITTED, "np") as f:
+        metadata = f.metadata()
+    for name in ("act.logsumexp.1", "dact.fch.0", "grad.attprojw", "final.ln2w"):
+        for value in (1e-3, np.nan):
+            tensors = safetensors.numpy.load_file(COMMITTED)
+            tensors[name].reshape(-1)[-1] += value * np.abs(tensors[name]).max()
+            safetensors.numpy.save_file(tensors, path, metadata)
+            what = "NaN" if np.isnan(value) else "a number that is wrong"
+            checks.run(f"test_gpt2 --dump fails on {what} in {name}", [test_gpt2, "--dump", path], status=1)
+
+
+# ---- (c) llm.c's files -----------------------------------------------------------------------------------------------
+
+
+def check_llmc(checks, directory, test_gpt2):
+    model, state = os.path.join(directory, "model.bin"), os.path.join(directory, "state.bin")
+    command = [test_gpt2, "--checkpoint", model, "--state", state]
+
+    wide = {"layers": 2, "heads": 12, "channels": 768, "vocab": 50257, "context": 64, "batch": 1, "seq": 32}
+    for name, shape in {"GPT-2's width": wide, "a small shape": {}}.items():
+        for path in (model, state):
+            if os.path.exists(path):
+                os.remove(path)
+        dump("--llmc", model, state, *options_of(shape))
+        checks.run(f"test_gpt2 on a llm.c pair of {name}", command)
+
+    with open(state, "r+b") as f:  # the last gradient, lnfb's
+        f.seek(-4, os.SEEK_END)
+        f.write(np.array([np.nan], "<f4").tobytes())
+    checks.run("test_gpt2 on a llm.c pair fails on NaN in a gradient", command, status=1)
+
+
+# ---- (d) a checkpoint in transformers --------------------------------------------------------------------------------
+
+
+def gpt2_encoding(vocab_bpe):
+    """tiktoken's gpt2, from the merges alone: it would fetch its files from the net."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    order = printable + [b for b in range(256) if b not in printable]
+    byte_of = {chr(b) if b in printable else chr(256 + i - len(printable)): b for i, b in enumerate(order)}
+    ranks = {bytes([b]): i for i, b in enumerate(order)}
+    with open(vocab_bpe, encoding="utf-8") as f:
+        for line in f.read().split("\n")[1:]:
+            if line:
+                ranks[bytes(byte_of[c] for c in line.replace(" ", ""))] = len(ranks)
+    pattern = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": len(ranks)})
+
+
+def tiny_text(random):
+    words = "the a of in at it's we'll GPT 2 1024 café naïve Straße 漢字 🙂 -- train  loss\n step, down.\n\n".split(" ")
+    return " ".join(words[i] for i in random.randint(0, len(words), 3000))
+
+
+def mean_loss(model, ids, context):
+    """Over all of ids, in windows that do not overlap; the last one may be shorter."""
+    total = 0.0
+    with torch.no_grad():
+        for begin in range(0, len(ids) - 1, context):
+            window = torch.tensor([ids[begin : begin + context + 1]])
+            logits = model(window[:, :-1], use_cache=False).logits
+            total += F.cross_entropy(logits[0], window[0, 1:], reduction="sum").item()
+    return total / (len(ids) - 1)
+
+
+def check_checkpoint(checks, directory, train_gpt2, tokenizer, text, ids):
+    data = os.path.join(directory, f"{tokenizer}.txt")
+    with open(data, "w", encoding="utf-8", newline="") as f:
+        f.write(text)
+    out = os.path.join(directory, f"{tokenizer}_out")
+    context = 32
+    shape = {"layers": 2, "heads": 2, "channels": 32, "context": context, "batch": 2, "seq": context}
+    schedule = {"total-batch": 2 * context, "steps": 10, "warmup": 2, "lr": "3e-3", "seed": 1}
+    never = {"eval-every": 0, "sample-every": 0, "save-every": 10}
+    options = options_of({"data": data, "tokenizer": tokenizer, **shape, **schedule, **never, "out": out})
+    if checks.run(f"train_gpt2 --tokenizer {tokenizer}", [train_gpt2, "train", *map(str, options)]) is None:
+        return
+    checkpoint = os.path.join(out, "latest")
+    printed = checks.run(f"eval, {tokenizer}", [train_gpt2, "eval", "--from", checkpoint, "--data", data])
+
+    name = f"the checkpoint in transformers, {tokenizer}"
+    try:
+        model, loading = transformers.GPT2LMHeadModel.from_pretrained(
+            checkpoint, local_files_only=True, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+        )
+        theirs = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True).encode(text)
+    except Exception as e:  # whatever transformers finds wrong with the directory is the finding
+        checks.check(name, False, f"{type(e).__name__}: {e}")
+        return
+    checks.check(name, not any(loading.values()), loading)
+    checks.check(f"the checkpoint's tokenizer in transformers, {tokenizer}", theirs == ids, first_difference(theirs, ids))
+    if printed is None:
+        return
+    found = re.search(r"^loss (\d+\.\d+)", printed, re.MULTILINE)
+    if not checks.check(f"eval prints its loss, {tokenizer}", found, f"no line 'loss 5.270009' in:\n{printed}"):
+        return
+    ours, pytorch = float(found[1]), mean_loss(model.eval(), ids, context)
+    why = f"{ours} here, {pytorch:.6f} in transformers"
+    checks.check(f"eval's loss is transformers', {tokenizer}", abs(ours - pytorch) <= 1e-5, why)
+
+
+def first_difference(found, expected):
+    for i, (a, b) in enumerate(zip(found, expected)):
+        if a != b:
+            return f"token {i}: found {a}, expected {b}"
+    return f"found {len(found)} tokens, expected {len(expected)}"
+
+
+def check_checkpoints(checks, directory, train_gpt2, random):
+    text = tiny_text(random)
+    check_checkpoint(checks, directory, train_gpt2, "byte", text, list(text.encode()))
+    merges = os.path.join(ROOT, "data/vocab.bpe")
+    if checks.check("data/vocab.bpe", os.path.isfile(merges), "not there; run scripts/get_data.sh"):
+        check_checkpoint(checks, directory, train_gpt2, "gpt2", text, gpt2_encoding(merges).encode_ordinary(text))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", default=ROOT, metavar="DIR", help="where train_gpt2 and test_gpt2 are")
+    parser.add_argument("--seed", type=int, default=0, help="of the random shapes and the text (default 0)")
+    args = parser.parse_args()
+    programs = os.path.abspath(args.programs)
+    train_gpt2, test_gpt2 = os.path.join(programs, "train_gpt2"), os.path.join(programs, "test_gpt2")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+    checks = Checks()
+    random = np.random.RandomState(args.seed)
+    with tempfile.TemporaryDirectory() as directory:
+        check_committed(checks, directory)
+        check_dumps(checks, directory, test_gpt2, random)
+        check_llmc(checks, directory, test_gpt2)
+        check_checkpoints(checks, directory, train_gpt2, random)
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
