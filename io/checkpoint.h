@@ -1,10 +1,10 @@
-// Models on disk: a Hugging Face GPT-2 directory (config.json, model.safetensors, tokenizer files), which is also what
-// a checkpoint is, with optimizer.safetensors and trainer_state.json beside it; or a llm.c model file.
+// Models on disk: a Hugging Face GPT-2 directory (config.json, model.safetensors, tokenizer files), which is
+// also what a checkpoint is, with optimizer.safetensors and trainer_state.json beside it; or a llm.c model
+// file.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,16 +12,20 @@
 #include "gpt2_tensors.h"
 #include "io/tokenizer.h"
 
-// `path` is a checkpoint or Hugging Face directory, a model.safetensors with config.json beside it, or a llm.c .bin.
-// Throws InputError: missing tensors, wrong shapes, what GPT2LMHeadModel would compute otherwise than we do
-// (another activation, untied embeddings, other layer_norm_epsilon), ...
+// `path` is a checkpoint or Hugging Face directory, a run's OUT (its newest checkpoint), a model.safetensors
+// with config.json beside it, or a llm.c .bin. Throws InputError: missing tensors, wrong shapes, what
+// GPT2LMHeadModel would compute otherwise than we do (another activation, untied embeddings, other
+// layer_norm_epsilon), ...
 GPT2Config read_model_config(const std::string& path);
 void read_model(const std::string& path, const GPT2Config& config, float* parameters);
-// The tokenizer that goes with it: the directory's own; for a llm.c file GPT-2's if V is 50257; null if unknown.
+// The tokenizer that goes with it: the directory's own; for a llm.c file GPT-2's if V is 50257, bytes if V is
+// 256; null if unknown.
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path);
+// The directory, or the llm.c file, that `path` stands for above.
+std::string find_model(const std::string& path);
 
-// Writes config.json, model.safetensors (HF names and layout, fp32, wte without padding rows) and the tokenizer's
-// files into an existing directory, each fsynced.
+// Writes config.json, model.safetensors (HF names and layout, fp32, wte without padding rows) and the
+// tokenizer's files (none if null) into an existing directory, each fsynced.
 void write_model_directory(const std::string& directory, const GPT2Config& config, const float* parameters,
                            const Tokenizer* tokenizer);
 
@@ -34,21 +38,26 @@ struct OptimizerBuffer {
 
 // What a checkpoint holds beside the model.
 struct TrainerState {
-    int64_t step = 0;               // updates done
-    int64_t position = 0;           // BatchSampler's
-    double seconds = 0;             // of training so far
-    double best_val_loss = 0;       // 0: not yet evaluated
-    std::string options;            // the run's options as a JSON object, to compare at --resume
+    int64_t step = 0;            // updates done
+    int64_t position = 0;        // BatchSampler's
+    double seconds = 0;          // of training so far
+    double best_val_loss = 0;    // 0: not yet evaluated
+    std::string options = "{}";  // the run's options as a JSON object, to compare (as JSON) at --resume
 };
 
-// OUT/step_000500, written beside as OUT/.step_000500.tmp, fsynced, renamed; then OUT/latest (a symbolic link) is moved to it
-// atomically and, of the checkpoints, only the newest `keep` are kept (0: all). Returns the directory's path.
+// OUT/step_000500, written beside as OUT/.step_000500.tmp, fsynced, renamed; then OUT/latest (a symbolic
+// link) is moved to it atomically and, of the checkpoints, only the newest `keep` are kept (0: all). Returns
+// the directory's path.
 std::string save_checkpoint(const std::string& out, const GPT2Config& config, const float* parameters,
                             const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer,
                             const TrainerState& state, int64_t keep);
 
 // The newest whole checkpoint in OUT (what `latest` names, else the highest step that is whole), or nullopt.
+// Whole: trainer_state.json, which is written last, can be read, and every file that it lists is there in its
+// size.
 std::optional<std::string> find_latest_checkpoint(const std::string& out);
 TrainerState read_trainer_state(const std::string& checkpoint);
 // Fills the named buffers; throws InputError if one is absent or of another size.
 void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBuffer>& optimizer);
+// Reads every file and compares its checksum; throws InputError naming the one that is damaged. For --resume.
+void verify_checkpoint(const std::string& checkpoint);

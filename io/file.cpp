@@ -100,3 +100,13 @@ void sync_directory(const std::string& path) {
     if (error != 0 && error != EINVAL)
         bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
 }
+
+bool path_exists(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+}
+
+bool is_directory(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(path, ignored);
+}

@@ -41,3 +41,6 @@ private:
 
 void write_file_atomically(const std::string& path, std::string_view bytes);
 void sync_directory(const std::string& path);  // makes renames and removals in it survive a power cut
+
+bool path_exists(const std::string& path);  // false where it cannot be told
+bool is_directory(const std::string& path);

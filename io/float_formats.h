@@ -1,0 +1,26 @@
+// The 16-bit floating-point formats found in model files, to and from float.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+static_assert(std::endian::native == std::endian::little, "every file format here is little-endian");
+
+inline float float_from_bf16(uint16_t h) { return std::bit_cast<float>(uint32_t{h} << 16); }
+
+// Rounds to nearest, ties to even, as PyTorch does; NaN stays NaN (rounding could carry it into infinity).
+inline uint16_t bf16_from_float(float f) {
+    const uint32_t bits = std::bit_cast<uint32_t>(f);
+    const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+    const uint32_t nan = bits | 0x400000;
+    return static_cast<uint16_t>(((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded) >> 16);
+}
+
+inline float float_from_f16(uint16_t h) {
+    const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
+    if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);
+    if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = static_cast<float>(fraction) * 0x1p-24f;  // subnormal or zero
+    return sign ? -small : small;
+}

@@ -1,0 +1,14 @@
+// A Hugging Face GPT-2 directory: config.json and model.safetensors (or its shards).
+#pragma once
+
+#include <string>
+
+#include "gpt2_tensors.h"
+
+// Checks config.json, and every tensor's name, shape and dtype against it. Throws InputError.
+GPT2Config read_hugging_face_config(const std::string& directory);
+void read_hugging_face_model(const std::string& directory, const GPT2Config& config, float* parameters);
+
+// config.json and model.safetensors; `end_of_text` is a token id, or -1 where there is none.
+void write_hugging_face_model(const std::string& directory, const GPT2Config& config, const float* parameters,
+                              int64_t end_of_text);

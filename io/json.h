@@ -1,0 +1,20 @@
+// JSON files as they come from outside: checked, and complained about in one line that names file and field.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+// Throws InputError where the text is no JSON, an object holds a key twice, or the top is not an object.
+nlohmann::json parse_json_object(const std::string& path, std::string_view text);
+nlohmann::json read_json_file(const std::string& path);
+
+// object[key] as an integer within [low, high]; throws InputError.
+int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key,
+                     int64_t low, int64_t high);
+
+// Text from a file as it may stand in a message: in quotes, control characters escaped, shortened.
+std::string one_line(std::string_view text);
+// A JSON value for a message, shortened.
+std::string json_text(const nlohmann::json& value);
