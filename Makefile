@@ -1,22 +1,82 @@
-# make help lists the targets. ARCH= builds for another CPU than this one (x86-64-v3: AVX2; x86-64: plain).
+# `make help` lists the targets.
 ARCH ?= native
-B    := build/$(ARCH)
+B    := build/$(ARCH)$(if $(SANITIZE),-sanitize)
+ifeq ($(MAKELEVEL),0)  # all cores, unless -j says otherwise
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
 
 # No -ffast-math: NaN must stay visible. These two relaxations change no result.
 CXXFLAGS ?= -O3
-CXXFLAGS += -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-math -MMD -MP \
-            -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
+FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-math -MMD -MP \
+            -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+            $(if $(SANITIZE),-g -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
 LDLIBS   := -lpcre2-8
 
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
+LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
 TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp))
+# The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
+WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
+NARROW   := $(foreach arch,$(WIDTHS),$(patsubst $(B)/%,build/$(arch)/%,$(filter $(B)/test/layer_%,$(TESTS))))
+DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
+SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
+
+.DEFAULT_GOAL := train_gpt2
+.PHONY: run test train_gpt2 test_gpt2 tests layer_tests format check-format clean help
+.SECONDARY:
+
+run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
+	@scripts/setup.sh run
+	@$(DATA)
+	@$(MAKE) --no-print-directory train_gpt2
+	@out=out/tiny; n=2; while [ -e $$out ]; do out=out/tiny-$$n; n=$$((n + 1)); done; ./train_gpt2 --out $$out
+
+test: ## run every test; SANITIZE=address,undefined runs them under the sanitizers
+	@scripts/setup.sh test
+	@$(DATA)
+	@$(MAKE) --no-print-directory tests
+	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
+	@scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
+
+train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (AVX2) or x86-64 builds for other CPUs
+	@ln -f $< $@
+
+test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
+	@ln -f $< $@
+
+tests: $(TESTS) $(B)/test_gpt2
+layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
+
+format: ## bring the sources into the project's format
+	clang-format -i $(SOURCES)
+
+check-format:
+	clang-format --dry-run -Werror $(SOURCES)
+
+clean: ## remove what was built; data/ and out/ stay
+	rm -rf build train_gpt2 test_gpt2
+
+help: ## this list
+	@sed -n 's/^\([a-z_0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 $(B)/%.o: %.cpp
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -march=$(ARCH) -c $< -o $@
+	$(CXX) $(FLAGS) -march=$(ARCH) -c $< -o $@
 
-$(B)/test/%: $(B)/dev/test/%.o $(IO)
+# The start-up check must itself run on any CPU.
+ifeq (x86_64,$(shell uname -m))
+$(B)/layers/cpu_check.o: override ARCH := x86-64
+endif
+
+$(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
+	$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+
+$(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
+	$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
--include $(shell find build -name '*.d' 2>/dev/null)
+$(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
+	@mkdir -p $(@D)
+	$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs test programs one after another, shows what the failing ones print, and ends with "N passed, N failed".
+#   scripts/run_tests.sh PROGRAM...
+# A GoogleTest program (its name ends in _test) is counted by its JSON report; any other ends with such a line itself.
+# A program that crashes, hangs, fails without saying which test, or has no tests at all, is one failure.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+total_passed=0 total_failed=0 total_skipped=0
+
+gtest_counts() {  # prints: passed failed skipped
+    python3 - "$1" <<'PYTHON'
+import collections, json, sys
+results = collections.Counter()
+for suite in json.load(open(sys.argv[1]))["testsuites"]:
+    for test in suite["testsuite"]:
+        ran = test["status"] == "RUN" and test["result"] != "SKIPPED"
+        results["failed" if "failures" in test else "passed" if ran else "skipped"] += 1
+print(results["passed"], results["failed"], results["skipped"])
+PYTHON
+}
+
+for program in "$@"; do
+    started=$EPOCHREALTIME
+    passed=0 failed=0 skipped=0 why=
+    rm -f "$work/report.json"
+    arguments=()
+    [[ $program != *_test ]] || arguments=("--gtest_output=json:$work/report.json")
+    { timeout "${TEST_TIMEOUT:-900}" "$program" "${arguments[@]}" >"$work/output" 2>&1 </dev/null; } 2>/dev/null
+    status=$?
+    if [ $status = 2 ] && grep -q 'this CPU lacks' "$work/output"; then
+        skipped=1 why="skipped: $(head -n 1 "$work/output")"
+    else
+        counts=
+        if [[ $program = *_test ]]; then
+            [ ! -s "$work/report.json" ] || counts=$(gtest_counts "$work/report.json" 2>/dev/null)
+        else
+            counts=$(tail -n 1 "$work/output" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2 0/p')
+        fi
+        read -r passed failed skipped <<<"${counts:-0 0 0}"
+        if [ "$failed" = 0 ] && [ $status != 0 ]; then
+            failed=1 why="exit status $status"
+            [ $status != 124 ] || why="ran for more than ${TEST_TIMEOUT:-900} s"
+        elif [ "$failed" != 0 ] && [ $status = 0 ]; then
+            why='failed, but its exit status is 0'
+        elif [ $((passed + failed + skipped)) = 0 ]; then
+            failed=1 why='it ran no test'
+        fi
+    fi
+    awk -v name="${program#build/}" -v p="$passed" -v f="$failed" -v s="$skipped" -v why="$why" \
+        -v start="$started" -v end="$EPOCHREALTIME" 'BEGIN {
+            printf "%-4s %-40s %4d passed, %d failed%s  %.1f s%s\n", f ? "FAIL" : p ? "ok" : "skip", name, p, f,
+                   s ? ", " s " skipped" : "", end - start, why == "" ? "" : "  (" why ")" }'
+    # all but the tests that went well, so that one which crashed is the last that is named
+    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /' "$work/output"
+    total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed)) total_skipped=$((total_skipped + skipped))
+done
+
+skips=
+[ $total_skipped = 0 ] || skips=", $total_skipped skipped"
+echo "$total_passed passed, $total_failed failed$skips"
+[ $total_failed = 0 ] && [ $total_passed != 0 ]

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what is missing to build (run), to test, for the checks of .ci/run (ci), or to compare with PyTorch
+# (pytorch: a .venv for scripts/*.py). Does nothing, quickly and offline, where all of it is there.
+#   scripts/setup.sh [run|test|ci|pytorch]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() { echo "setup.sh: $*" >&2; exit 1; }
+what=${1:-run}
+case "$what" in run | test | ci | pytorch) ;; *) fail "found '$what', expected run, test, ci or pytorch" ;; esac
+
+# Wanted packages, one a line: Debian's name, Fedora's, Arch's, Homebrew's.
+missing=$(
+    compiler=${CXX:-g++}
+    headers='CLI/CLI.hpp libcli11-dev cli11-devel cli11 cli11
+        nlohmann/json.hpp nlohmann-json3-dev json-devel nlohmann-json nlohmann-json
+        pcre2.h libpcre2-dev pcre2-devel pcre2 pcre2'
+    [ "$what" = run ] || headers+='
+        gtest/gtest.h libgtest-dev gtest-devel gtest googletest'
+    command -v make >/dev/null || echo make make make make
+    command -v "$compiler" >/dev/null || { echo g++ gcc-c++ gcc gcc; compiler=false; }
+    while read -r header packages; do
+        printf '#if !__has_include(<%s>)\n%s\n#endif\n' "$header" "$packages"
+    done <<<"$headers" | { "$compiler" -x c++ -std=c++20 -E -P - 2>/dev/null || cut -d' ' -f2- <<<"${headers//        /}"; }
+    # Python fetches the data (pip) and reads the tests' results.
+    command -v python3 >/dev/null || echo python3 python3 python python
+    [ -f data/tinyshakespeare.txt ] && [ -f data/vocab.bpe ] ||
+        python3 -c 'import pip' 2>/dev/null || echo python3-pip python3-pip python-pip python
+    [ "$what" != ci ] || command -v clang-format >/dev/null ||
+        echo clang-format clang-tools-extra clang clang-format
+    [ "$what" != pytorch ] || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv python3 python python
+)
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if [ -n "$missing" ]; then
+    if command -v apt-get >/dev/null; then column=1 install='apt-get install -y --no-install-recommends'
+    elif command -v dnf >/dev/null; then column=2 install='dnf install'
+    elif command -v pacman >/dev/null; then column=3 install='pacman -S --needed'
+    elif command -v brew >/dev/null; then column=4 install='brew install'
+    else fail "needs these packages, by their names in Debian: $(cut -d' ' -f1 <<<"$missing" | tr '\n' ' ')"; fi
+    packages=$(cut -d' ' -f$column <<<"$missing" | sort -u | tr '\n' ' ')
+    [ $column = 1 ] || fail "some packages are missing; install them and try again: $install $packages"
+    as_root=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || fail "some packages are missing, and installing them needs root; as root: $install $packages"
+        as_root=sudo
+    fi
+    echo "installing ${packages% }"
+    apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
+    # Lists that are out of date are no reason to fail, as long as the packages install.
+    apt update || true
+    # shellcheck disable=SC2086  # one word a package
+    apt install -y --no-install-recommends $packages || { cat "$log" >&2; fail "apt-get could not install ${packages% }"; }
+fi
+
+if [ "$what" = pytorch ] && ! cmp -s scripts/requirements.txt .venv/installed; then
+    echo "installing PyTorch and others of scripts/requirements.txt into .venv"
+    { python3 -m venv .venv && .venv/bin/python -m pip install --disable-pip-version-check -r scripts/requirements.txt; } \
+        >"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "pip could not install scripts/requirements.txt"; }
+    cp scripts/requirements.txt .venv/installed
+fi
