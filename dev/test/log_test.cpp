@@ -1,0 +1,154 @@
+// The log of a run: what is written is read back, breaks do no harm, damage is named.
+#include "io/log.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "io/error.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+class LogTest : public testing::Test {
+protected:
+    void SetUp() override {
+        std::string name = (fs::temp_directory_path() / "log_test_XXXXXX").string();
+        ASSERT_NE(mkdtemp(name.data()), nullptr);
+        out = name, path = out + "/log.jsonl";
+    }
+    void TearDown() override { fs::remove_all(out); }
+    std::string contents() const {
+        std::ifstream in(path, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
+    void set_contents(const std::string& text) const { std::ofstream(path, std::ios::binary) << text; }
+    template <class F>
+    static std::string error_of(F f) {
+        try {
+            f();
+        } catch (const InputError& error) {
+            return error.what();
+        }
+        return "no error";
+    }
+    std::string out, path;
+};
+
+const std::string line1 =
+    R"({"step":1,"split":"train","loss":5.5,"lr":0.003,"grad_norm":1.25,"tokens_per_second":1e+05,"seconds":0.5})"
+    "\n";
+const std::string val1 = R"({"step":1,"split":"val","loss":5.25,"seconds":0.75})"
+                         "\n";
+
+// Scripts and users rely on these names.
+TEST_F(LogTest, LinesHaveTheContractsKeys) {
+    Log log(out, -1);
+    log.write({.step = 1,
+               .split = "train",
+               .loss = 5.5,
+               .lr = 0.003,
+               .grad_norm = 1.25,
+               .tokens_per_second = 98765.4321,
+               .seconds = 0.5});
+    log.write({.step = 1, .split = "val", .loss = 5.25, .seconds = 0.75});
+    EXPECT_EQ(
+        contents(),
+        R"({"step":1,"split":"train","loss":5.5,"lr":0.003,"grad_norm":1.25,"tokens_per_second":98765.4321,"seconds":0.5})"
+        "\n" +
+            val1)
+        << "each line must be there as soon as it is written";
+}
+
+TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
+    const double odd[] = {1.0 / 3, 0x1.fffffffffffffp-1022, 1e300, 5e-324, 0.1 + 0.2};
+    {
+        Log log(out, -1);
+        for (const double v : odd)
+            log.write({.step = int64_t{1} << 40,
+                       .split = "train",
+                       .loss = v,
+                       .lr = v,
+                       .grad_norm = v,
+                       .tokens_per_second = v,
+                       .seconds = v});
+        log.write({.step = 2,
+                   .split = "train",
+                   .loss = std::nan(""),
+                   .grad_norm = std::numeric_limits<double>::infinity()});
+    }
+    const auto entries = read_log(path);
+    ASSERT_EQ(entries.size(), 6u);
+    for (int i = 0; i < 5; i++) {
+        EXPECT_EQ(entries[i].step, int64_t{1} << 40);
+        for (const double v : {entries[i].loss, entries[i].lr, entries[i].grad_norm,
+                               entries[i].tokens_per_second, entries[i].seconds})
+            EXPECT_EQ(v, odd[i]);
+    }
+    EXPECT_TRUE(std::isnan(entries[5].loss)) << "a diverged loss must stay visible";
+    EXPECT_NE(contents().find(R"("loss":null)"), std::string::npos);
+}
+
+TEST_F(LogTest, ANewRunDoesNotTouchAnOldLog) {
+    set_contents(line1);
+    EXPECT_NE(error_of([&] { Log(out, -1); }).find("log.jsonl: log: found that of an earlier run"),
+              std::string::npos);
+    EXPECT_EQ(contents(), line1);
+    EXPECT_NE(error_of([&] { Log(out + "/absent", -1); }).find("No such file"), std::string::npos);
+}
+
+TEST_F(LogTest, ResumeDropsWhatTheBreakLeftBehind) {
+    std::string line2 = line1, line3 = line1;
+    line2.replace(8, 1, "2"), line3.replace(8, 1, "3");
+    set_contents(line1 + val1 + line2 + line3 + line3.substr(0, 40));
+    {
+        Log log(out, 2);
+        log.write({.step = 3, .split = "val", .loss = 1, .seconds = 2});
+    }
+    EXPECT_EQ(contents(),
+              line1 + val1 + line2 + R"({"step":3,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
+    { Log log(out, 0); }
+    EXPECT_EQ(contents(), "");
+    fs::remove(path);
+    { Log log(out, 5); }  // someone removed it: no reason not to go on
+    EXPECT_EQ(contents(), "");
+    EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 1) << "a temporary file was left";
+}
+
+TEST_F(LogTest, ATornLastLineIsPassedByOtherDamageIsNamed) {
+    set_contents(line1 + line1.substr(0, 30));
+    EXPECT_EQ(read_log(path).size(), 1u);
+    set_contents("");
+    EXPECT_EQ(read_log(path).size(), 0u);
+    for (const std::string bad :
+         {"{", "", "7", "{\"step\":1}", "{\"step\":1e30,\"split\":\"val\",\"loss\":1,\"seconds\":1}",
+          "{\"step\":\"x\",\"split\":\"val\",\"loss\":1,\"seconds\":1}",
+          "{\"step\":1,\"split\":\"train\",\"loss\":1,\"seconds\":1}", "\xff\xfe"}) {
+        set_contents(line1 + bad + "\n" + line1);
+        EXPECT_NE(error_of([&] { read_log(path); }).find("log.jsonl: line 2: "), std::string::npos) << bad;
+        EXPECT_NE(error_of([&] { Log(out, 1); }).find("line 2"), std::string::npos) << bad;
+        EXPECT_EQ(contents(), line1 + bad + "\n" + line1);
+    }
+    EXPECT_NE(error_of([&] { read_log(out + "/absent"); }).find("absent: open"), std::string::npos);
+}
+
+TEST_F(LogTest, AFullDiscIsReported) {
+    Log log(out, -1);
+    rlimit old{};
+    getrlimit(RLIMIT_FSIZE, &old);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{.rlim_cur = 10, .rlim_max = old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    const std::string error = error_of([&] { log.write({.step = 1, .split = "val", .loss = 1}); });
+    setrlimit(RLIMIT_FSIZE, &old);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_NE(error.find("log.jsonl: writing: found File too large"), std::string::npos) << error;
+}
+
+}  // namespace
