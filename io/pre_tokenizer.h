@@ -1,0 +1,25 @@
+// GPT-2's cutting of text into pieces (words, numbers, punctuation, white space), within which byte pairs are
+// merged.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+class PreTokenizer {
+public:
+    PreTokenizer();
+    ~PreTokenizer();
+    PreTokenizer(const PreTokenizer&) = delete;
+    // Calls `piece` for each piece of valid UTF-8, in order; together they are the text.
+    void split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
+
+private:
+    void* code_ = nullptr;  // pcre2_code
+    bool jit_ = false;
+};
+
+// The first byte that is not valid UTF-8, or text.size().
+size_t find_invalid_utf8(std::string_view text);
+// Each maximal part of an invalid sequence becomes U+FFFD, as in Python's bytes.decode(errors="replace").
+std::string replace_invalid_utf8(std::string_view text);

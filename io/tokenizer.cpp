@@ -1,0 +1,163 @@
+#include "io/tokenizer.h"
+
+#include <filesystem>
+#include <unordered_map>
+
+#include "io/byte_pair.h"
+#include "io/error.h"
+#include "io/file.h"
+#include "io/pre_tokenizer.h"
+#include "io/tokenizer_files.h"
+
+namespace {
+
+[[noreturn]] void bad_token_id(const Tokenizer& tokenizer, int32_t id) {
+    bad_input(tokenizer.name() + " tokenizer", "token id", std::to_string(id),
+              "0 to " + std::to_string(tokenizer.vocab() - 1), "use the tokenizer that the tokens were made with");
+}
+
+std::vector<std::string> byte_value_tokens() {
+    std::vector<std::string> tokens;
+    for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
+    return tokens;
+}
+
+class ByteTokenizer : public Tokenizer {
+public:
+    int64_t vocab() const override { return 256; }
+    int32_t end_of_text() const override { return -1; }
+    const std::string& name() const override { return name_; }
+    std::vector<int32_t> encode(std::string_view text) const override {
+        return {reinterpret_cast<const unsigned char*>(text.data()),
+                reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
+    }
+    std::string_view token(int32_t id) const override {
+        if (id < 0 || id >= 256) bad_token_id(*this, id);
+        return tokens_[id];
+    }
+    void save_hugging_face(const std::string& directory) const override {
+        write_hugging_face_tokenizer({tokens_, {}, -1}, directory);
+    }
+
+private:
+    const std::string name_ = "byte";
+    const std::vector<std::string> tokens_ = byte_value_tokens();
+};
+
+class BytePairTokenizer : public Tokenizer {
+public:
+    BytePairTokenizer(Vocabulary vocabulary, const std::string& name)
+        : vocabulary_(std::move(vocabulary)), name_(name), merger_(find_byte_ids(vocabulary_.tokens)) {
+        const auto add = [this](int32_t id) {
+            whole_.emplace(vocabulary_.tokens[id], id);
+            longest_ = std::max(longest_, vocabulary_.tokens[id].size());
+        };
+        for (const int32_t id : find_byte_ids(vocabulary_.tokens)) add(id);
+        for (const Merge& merge : vocabulary_.merges) {
+            merger_.add(merge);
+            add(merge.result);
+        }
+    }
+
+    int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }
+    int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+    const std::string& name() const override { return name_; }
+
+    std::vector<int32_t> encode(std::string_view text) const override {
+        std::string replaced;
+        if (find_invalid_utf8(text) < text.size()) text = replaced = replace_invalid_utf8(text);
+        std::vector<int32_t> ids;
+        ids.reserve(text.size() / 3);
+        pre_tokenizer_.split(text, [&](std::string_view piece) {
+            const auto whole = piece.size() <= longest_ ? whole_.find(piece) : whole_.end();
+            if (whole != whole_.end()) {
+                ids.push_back(whole->second);
+            } else {
+                merger_.encode(piece, ids);
+            }
+        });
+        return ids;
+    }
+
+    std::string_view token(int32_t id) const override {
+        if (id < 0 || id >= vocab()) bad_token_id(*this, id);
+        return vocabulary_.tokens[id];
+    }
+    void save_hugging_face(const std::string& directory) const override {
+        write_hugging_face_tokenizer(vocabulary_, directory);
+    }
+
+private:
+    const Vocabulary vocabulary_;
+    const std::string name_;
+    BytePairMerger merger_;
+    PreTokenizer pre_tokenizer_;
+    std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are one token, as most words are
+    size_t longest_ = 0;
+};
+
+// FNV-1a over all tokens: the vocabulary's identity, whatever file it came from.
+uint64_t fingerprint(const std::vector<std::string>& tokens) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (const std::string& token : tokens) {
+        for (const char c : token) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+        hash = (hash ^ 0x100) * 0x100000001B3u;  // no byte: the end of a token
+    }
+    return hash;
+}
+
+Vocabulary read_vocabulary(const std::string& path) {
+    if (!std::filesystem::exists(path)) {
+        bad_input(path, "tokenizer", "no such file", "byte, gpt2, a tokenizer file or a directory with one",
+                  "check the path");
+    }
+    if (std::filesystem::is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
+    if (path.ends_with(".bin")) return read_llmc_tokenizer(path);
+    return read_merges_file(path);
+}
+
+}  // namespace
+
+std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
+    std::string text;
+    for (const int32_t id : ids) text += token(id);
+    return text;
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& data_directory) {
+    constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
+    if (spec == "byte") return std::make_shared<ByteTokenizer>();
+    const bool want_gpt2 = spec == "gpt2";
+    const std::string path = want_gpt2 ? data_directory + "/vocab.bpe" : spec;
+    const std::string remedy = "run scripts/get_data.sh vocab.bpe";
+    if (want_gpt2 && !std::filesystem::exists(path)) {
+        bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);
+    }
+    Vocabulary vocabulary = read_vocabulary(path);
+    if (vocabulary.merges.empty() && vocabulary.tokens == byte_value_tokens()) return std::make_shared<ByteTokenizer>();
+    const bool is_gpt2 = fingerprint(vocabulary.tokens) == gpt2_fingerprint;
+    if (want_gpt2 && !is_gpt2) {
+        bad_input(path, "tokens", std::to_string(vocabulary.tokens.size()) + " that are not GPT-2's", "GPT-2's 50257",
+                  remedy);
+    }
+    return std::make_shared<BytePairTokenizer>(std::move(vocabulary), is_gpt2 ? "gpt2" : spec);
+}
+
+void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
+    std::vector<int32_t> header(256);
+    header[0] = 20240328;
+    header[1] = 2;
+    header[2] = static_cast<int32_t>(tokenizer.vocab());
+    header[3] = tokenizer.end_of_text();
+    std::string bytes(reinterpret_cast<const char*>(header.data()), header.size() * sizeof header[0]);
+    for (int32_t id = 0; id < header[2]; ++id) {
+        const std::string_view token = tokenizer.token(id);
+        if (token.size() > 255) {
+            bad_input(path, "token " + std::to_string(id), std::to_string(token.size()) + " bytes",
+                      "at most 255 bytes, which is what llm.c's tokenizer file can hold", "write another format");
+        }
+        bytes += static_cast<char>(token.size());
+        bytes += token;
+    }
+    write_file_atomically(path, bytes);
+}
