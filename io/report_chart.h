@@ -1,0 +1,32 @@
+// One chart of the report: lines and points over steps, as HTML with an inline SVG.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct Series {
+    enum class Style { thin, line, points };
+    std::string name;   // in the legend with its last value; empty: not there
+    std::string color;  // the page's CSS class
+    Style style = Style::line;
+    std::vector<double> x{}, y{};  // non-finite values are gaps
+};
+
+struct Chart {
+    std::string title, unit{};
+    bool log_scale = false;  // where the values span enough to gain by it; else from the smallest value, or
+    bool from_zero = false;  // from 0
+    std::vector<Series> series{};
+};
+
+std::string draw_chart(const Chart& chart);
+
+// The mean over `window` neighbours: symmetric at the start, where a loss falls fast; one-sided at the end.
+std::vector<double> smooth(const std::vector<double>& y, int64_t window);
+
+std::string short_number(double value);     // 1.547, 98.8k, 3e-4
+std::string grouped_number(int64_t value);  // 12,000
+// Any bytes as HTML text: invalid UTF-8 becomes U+FFFD, control characters their pictures.
+std::string escape_html(std::string_view bytes);
