@@ -8,7 +8,7 @@ endif
 # No -ffast-math: NaN must stay visible. These two relaxations change no result.
 CXXFLAGS ?= -O3
 FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-math -MMD -MP \
-            -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+            -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Werror \
             $(if $(SANITIZE),-g -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
 LDLIBS   := -lpcre2-8
 

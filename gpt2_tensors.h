@@ -99,3 +99,78 @@ struct ParameterTable {
         lnfb = add("lnfb", {C}, Init::zeros, "ln_f.bias");
     }
 };
+
+// What is kept of a forward pass.
+enum class Keep {
+    inference,  // nothing: blocks take turns with one set of buffers
+    training,   // what the backward reads
+    all,        // also every gradient of an activation, for the reference test
+};
+
+// The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
+// where they are kept, and shared by all layers (stride 0) where not.
+struct ActivationTable {
+    std::vector<Tensor> rows;
+    int64_t size = 0;                     // elements of the flat buffer
+    Tensor residual1;                     // (B,T,C) a block's input; number L is the last block's output
+    Tensor ln1, ln1_mean, ln1_rstd, qkv;  // (B,T,C) (B,T) (B,T) (B,T,3C)
+    Tensor atty, logsumexp;               // (B,T,C) attention's output, (B,NH,T)
+    Tensor residual2;                     // (B,T,C) residual1 + attention's projection
+    Tensor ln2, ln2_mean, ln2_rstd;       // (B,T,C) (B,T) (B,T)
+    Tensor fch, fch_gelu;                 // (B,T,4C) before and after GELU
+    Tensor lnf, lnf_mean, lnf_rstd;       // (B,T,C) (B,T) (B,T)
+    Tensor losses, logits;                // (B,T), (V) of one token, for sampling
+    Tensor dresidual1, dln1, dqkv, datty, dresidual2, dln2, dfch, dlnf;
+
+    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, Keep keep) {
+        const int64_t C = c.channels;
+        const auto place = [&](const char* name, std::vector<int64_t> shape, int64_t copies, bool stacked) {
+            Tensor t{.name = name, .shape = std::move(shape), .copies = copies, .offset = size};
+            t.stride = stacked ? t.piece() : 0;
+            constexpr int64_t line = 16;  // tensors start on a cache line
+            size += (t.piece() * (stacked ? copies : 1) + line - 1) / line * line;
+            rows.push_back(t);
+            return t;
+        };
+        const auto activation = [&](const char* name, std::vector<int64_t> shape, int64_t copies) {
+            return place(name, std::move(shape), copies, keep != Keep::inference);
+        };
+        residual1 = activation("residual1", {B, T, C}, c.layers + 1);
+        ln1 = activation("ln1", {B, T, C}, c.layers);
+        ln1_mean = activation("ln1_mean", {B, T}, c.layers);
+        ln1_rstd = activation("ln1_rstd", {B, T}, c.layers);
+        qkv = activation("qkv", {B, T, 3 * C}, c.layers);
+        atty = activation("atty", {B, T, C}, c.layers);
+        logsumexp = activation("logsumexp", {B, c.heads, T}, c.layers);
+        residual2 = activation("residual2", {B, T, C}, c.layers);
+        ln2 = activation("ln2", {B, T, C}, c.layers);
+        ln2_mean = activation("ln2_mean", {B, T}, c.layers);
+        ln2_rstd = activation("ln2_rstd", {B, T}, c.layers);
+        fch = activation("fch", {B, T, 4 * C}, c.layers);
+        fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers);
+        lnf = activation("lnf", {B, T, C}, 1);
+        lnf_mean = activation("lnf_mean", {B, T}, 1);
+        lnf_rstd = activation("lnf_rstd", {B, T}, 1);
+        losses = activation("losses", {B, T}, 1);
+        logits = activation("logits", {c.vocab}, 1);
+        if (keep == Keep::inference) return;
+
+        // The residual stream's gradient is updated in place all the way down; the others are short-lived.
+        const bool stacked = keep == Keep::all;
+        const auto again = [&](const Tensor& first, const char* name, int64_t copies) {  // in first's place
+            if (stacked) return place(name, first.shape, copies, true);
+            Tensor t = first;
+            t.name = name, t.copies = copies;
+            rows.push_back(t);
+            return t;
+        };
+        dresidual1 = place("dresidual1", {B, T, C}, c.layers + 1, stacked);
+        dresidual2 = again(dresidual1, "dresidual2", c.layers);
+        dlnf = place("dlnf", {B, T, C}, 1, stacked);
+        dln1 = again(dlnf, "dln1", c.layers);
+        dln2 = again(dlnf, "dln2", c.layers);
+        datty = again(dlnf, "datty", c.layers);
+        dqkv = place("dqkv", {B, T, 3 * C}, c.layers, stacked);
+        dfch = place("dfch", {B, T, 4 * C}, c.layers, stacked);
+    }
+};

@@ -134,7 +134,11 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     const std::string_view text(reinterpret_cast<const char*>(file_.data()) + 8, header);
     const json root = parse_json_object(path, text);
     for (const auto& [name, value] : root.items()) {
-        if (name == "__metadata__") continue;
+        if (name == "__metadata__") {
+            for (const auto& [key, text_value] : value.items())
+                if (text_value.is_string()) metadata_[key] = text_value.get<std::string>();
+            continue;
+        }
         const std::string field = "tensor " + one_line(name);
         const auto member = [&, &item = value](const char* key) {
             return item.is_object() ? item.value(key, json()) : json();

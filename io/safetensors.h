@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -27,6 +28,7 @@ public:
 
     const std::vector<Entry>& entries() const { return entries_; }  // in the data's order
     const Entry* find(const std::string& name) const;               // null if absent
+    const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const void* data(const Entry& entry) const;                     // not aligned
     // Copies a tensor out, converted to float or double from F64, F32, F16 or BF16. Throws InputError for
     // other dtypes.
@@ -40,6 +42,7 @@ private:
     MappedFile file_;
     int64_t data_offset_ = 0;
     std::vector<Entry> entries_;
+    std::map<std::string, std::string> metadata_;
     std::unordered_map<std::string, size_t> index_;
 };
 

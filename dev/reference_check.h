@@ -1,0 +1,201 @@
+// Holds a model on any device to a reference: the dump that scripts/dump_reference.py made with PyTorch in float64, or
+// a llm.c pair of model and debug state.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpt2.h"
+#include "io/error.h"
+#include "io/llmc_files.h"
+#include "io/safetensors.h"
+
+// Counts comparisons, and prints one line each.
+struct Check {
+    int passed = 0, failed = 0, skipped = 0;
+    bool quiet = false;
+
+    // Passes when the largest |value - reference| is at most tolerance * the largest |reference|; NaN or infinity on
+    // either side fails.
+    template <class T, class U>
+    void compare(const std::string& name, const T* values, const U* reference, int64_t n, double tolerance) {
+        double difference = 0, largest = 0;
+        bool finite = true;
+        for (int64_t i = 0; i < n; ++i) {
+            const double x = static_cast<double>(values[i]), r = static_cast<double>(reference[i]);
+            finite = finite && std::isfinite(x) && std::isfinite(r);
+            difference = std::max(difference, std::abs(x - r));
+            largest = std::max(largest, std::abs(r));
+        }
+        const bool ok = finite && difference <= tolerance * largest;
+        ++(ok ? passed : failed);
+        if (!quiet)
+            std::printf("%-6s %-22s %9lld values  largest difference %.1e of %.1e: relative %.1e, allowed %.1e%s\n",
+                        ok ? "OK" : "NOT OK", name.c_str(), static_cast<long long>(n), difference, largest,
+                        largest > 0 ? difference / largest : difference, tolerance, finite ? "" : "  (not finite)");
+    }
+    void skip(const std::string& name, const char* why) {
+        ++skipped;
+        if (!quiet) std::printf("skip   %-22s %s\n", name.c_str(), why);
+    }
+};
+
+// The tolerance of a comparison by its name ("act.ln1.0", "grad.qkvw", …).
+using Tolerance = double (*)(const std::string& name);
+
+template <class Device>
+class ReferenceCheck {
+public:
+    using scalar = typename Device::scalar;
+
+    ReferenceCheck(const std::string& path, Device device, Tolerance t, Check& c)
+        : dump(path),
+          shape(read_shape(dump)),
+          B(number("batch")),
+          T(number("seq")),
+          tolerance(t),
+          check(c),
+          model(std::move(device), shape, B, T, Keep::all),
+          x(tokens("x")),
+          y(tokens("y")) {}
+
+    void run() {
+        forward_and_backward();
+        train();
+    }
+
+private:
+    static int64_t number(const SafetensorsFile& file, const std::string& key) {
+        return std::stoll(file.metadata().at(key));
+    }
+    int64_t number(const std::string& key) const { return number(dump, key); }
+    double real(const std::string& key) const { return std::stod(dump.metadata().at(key)); }
+    static GPT2Config read_shape(const SafetensorsFile& f) {
+        return {.context = number(f, "context"),
+                .vocab = number(f, "vocab"),
+                .layers = number(f, "layers"),
+                .heads = number(f, "heads"),
+                .channels = number(f, "channels")};
+    }
+
+    std::vector<double> read(const std::string& name, int64_t size) {
+        const SafetensorsFile::Entry* entry = dump.find(name);
+        if (!entry)
+            throw InputError(dump.path() + ": tensor " + name +
+                             ": missing; make the dump anew with scripts/dump_reference.py");
+        if (entry->elements() != size)
+            bad_input(dump.path(), "tensor " + name, std::to_string(entry->elements()) + " values",
+                      std::to_string(size), "make the dump anew with scripts/dump_reference.py");
+        std::vector<double> values(static_cast<size_t>(size));
+        dump.read(*entry, values.data());
+        return values;
+    }
+    std::vector<int32_t> tokens(const std::string& name) {
+        const SafetensorsFile::Entry* entry = dump.find(name);
+        if (!entry || entry->dtype != DType::I32 || entry->elements() != B * T)
+            throw InputError(dump.path() + ": tensor " + name +
+                             ": expected B*T int32; make the dump anew with scripts/dump_reference.py");
+        const int32_t* p = static_cast<const int32_t*>(dump.data(*entry));
+        return {p, p + B * T};
+    }
+    template <class Value>
+    void compare(const std::string& name, const Value* values, int64_t n) {
+        check.compare(name, values, read(name, n).data(), n, tolerance(name));
+    }
+    int64_t elements(const Parameter& p) const { return p.copies * p.piece(); }
+    const scalar* act(const Tensor& t, int64_t copy = 0) const { return model.activations.get() + t.at(copy); }
+
+    void forward_and_backward() {
+        const int64_t C = shape.channels, V = shape.vocab, N = B * T;
+        for (const Parameter& p : model.table.rows) {
+            const std::vector<double> values = read("param." + p.name, elements(p));
+            std::copy(values.begin(), values.end(), model.parameters.get() + p.offset);
+        }
+        const double loss =
+            model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N)) / static_cast<double>(N);
+        compare("loss", &loss, 1);
+        for (const Tensor& t : model.acts.rows) {
+            if (t.name == "logits") continue;  // of one token: all of them are compared below
+            const bool gradient = t.name[0] == 'd';
+            const std::string name = gradient ? "dact." + t.name.substr(1) : "act." + t.name;
+            const bool once = dump.find(name) != nullptr;  // lnf and losses; a block's tensors carry the block's number
+            for (int64_t l = 0; l < t.copies; ++l)
+                compare(once ? name : name + "." + std::to_string(l), act(t, l), t.piece());
+        }
+        for (const Parameter& p : model.table.rows)
+            compare("grad." + p.name, model.gradients.get() + p.offset, elements(p));
+
+        // What the fused layers never store: from its neighbours, or by the same layer without the fusion.
+        std::vector<scalar> difference(static_cast<size_t>(N * C)), hidden(static_cast<size_t>(4 * N * C)),
+            logits(static_cast<size_t>(N * V));
+        std::vector<scalar> unused(static_cast<size_t>(4 * C * C));
+        for (int64_t l = 0; l < shape.layers; ++l) {
+            const std::string block = "." + std::to_string(l);
+            const auto subtract = [&](const std::string& name, const scalar* after, const scalar* before) {
+                for (size_t i = 0; i < difference.size(); ++i) difference[i] = after[i] - before[i];
+                compare(name + block, difference.data(), N * C);
+            };
+            subtract("act.attproj", act(model.acts.residual2, l), act(model.acts.residual1, l));
+            subtract("act.fcproj", act(model.acts.residual1, l + 1), act(model.acts.residual2, l));
+            matmul_backward(model.dev, hidden.data(), unused.data(), static_cast<scalar*>(nullptr),
+                            act(model.acts.dresidual1, l + 1), act(model.acts.fch_gelu, l),
+                            model.parameters.get() + model.table.fcprojw.at(l), N, 4 * C, C);
+            compare("dact.fch_gelu" + block, hidden.data(), 4 * N * C);
+        }
+        for (int64_t n = 0; n < N; ++n)
+            classifier_logits(model.dev, logits.data() + n * V, act(model.acts.lnf) + n * C,
+                              model.parameters.get() + model.table.wte.offset, C, V);
+        compare("act.logits", logits.data(), N * V);
+        check.skip("dact.logits",
+                   "lives only inside the classifier; what it leads to, dact.lnf and grad.wte, is compared");
+    }
+
+    void train() {
+        const AdamW adamw{.lr = real("lr"),
+                          .beta1 = real("beta1"),
+                          .beta2 = real("beta2"),
+                          .eps = real("eps"),
+                          .weight_decay = real("weight_decay")};
+        const int64_t steps = number("steps"), N = B * T, C = shape.channels;
+        std::vector<double> losses, norms;
+        zero(model.dev, model.gradients.get(), model.table.size);
+        for (int64_t step = 1; step <= steps; ++step) {
+            losses.push_back(model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N)) /
+                             static_cast<double>(N));
+            norms.push_back(model.gradient_norm());
+            model.update(adamw, clip_scale(norms.back(), real("clip")), step);
+        }
+        compare("train.losses", losses.data(), steps);
+        compare("train.grad_norms", norms.data(), steps);
+        for (const Parameter& p : model.table.rows) {
+            if (p.name != "qkvb") {
+                compare("final." + p.name, model.parameters.get() + p.offset, elements(p));
+                continue;
+            }
+            // A bias on all keys changes no softmax: its gradient is 0 but for rounding, which AdamW blows up to whole
+            // steps.
+            const std::vector<double> reference = read("final.qkvb", elements(p));
+            for (int64_t l = 0; l < shape.layers; ++l)
+                for (const int64_t part : {0, 1, 2}) {
+                    const std::string name = "final.qkvb." + std::to_string(l) +
+                                             (part == 0   ? ".q"
+                                              : part == 1 ? ".k"
+                                                          : ".v");
+                    const int64_t at = l * 3 * C + part * C;
+                    check.compare(name, model.parameters.get() + p.offset + at, reference.data() + at, C,
+                                  tolerance(name));
+                }
+        }
+    }
+
+    SafetensorsFile dump;
+    const GPT2Config shape;
+    const int64_t B, T;
+    const Tolerance tolerance;
+    Check& check;
+    GPT2<Device> model;
+    std::vector<int32_t> x, y;
+};

@@ -1,0 +1,142 @@
+// THE MODEL: GPT-2 (Radford et al. 2019), a pre-norm transformer over flat buffers, written once for every device.
+#pragma once
+
+#include <cmath>
+#include <stdexcept>
+#include <type_traits>
+
+#include "gpt2_model.h"
+#include "gpt2_tensors.h"
+#include "layers/layers.h"
+
+template <class Device>
+class GPT2 final : public Model {
+public:
+    using scalar = typename Device::scalar;
+    template <class Element>
+    using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
+
+    // Activations are planned for batches of at most B x T tokens; Keep::inference makes a model that cannot train.
+    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, Keep keep)
+        : Model(c),
+          acts(c, B, T, keep),
+          dev(std::move(device)),
+          parameters(allocate<scalar>(dev, table.size)),
+          activations(allocate<scalar>(dev, acts.size)) {
+        if (keep == Keep::inference) return;
+        gradients = allocate<scalar>(dev, table.size);
+        m = allocate<scalar>(dev, table.size);
+        v = allocate<scalar>(dev, table.size);
+    }
+
+    // x + Attention(LN(x)), then x + MLP(LN(x)).
+    void block_forward(int64_t l, int64_t B, int64_t T) {
+        const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
+        const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
+        const int64_t C = config.channels, N = B * T;
+        layernorm_forward(dev, a(acts.ln1), a(acts.ln1_mean), a(acts.ln1_rstd), a(acts.residual1), w(table.ln1w),
+                          w(table.ln1b), N, C);
+        matmul_forward(dev, a(acts.qkv), a(acts.ln1), w(table.qkvw), w(table.qkvb), N, C, 3 * C);
+        attention_forward(dev, a(acts.atty), a(acts.logsumexp), a(acts.qkv), B, T, C, config.heads);
+        matmul_residual_forward(dev, a(acts.residual2), a(acts.atty), w(table.attprojw), w(table.attprojb),
+                                a(acts.residual1), N, C, C);
+        layernorm_forward(dev, a(acts.ln2), a(acts.ln2_mean), a(acts.ln2_rstd), a(acts.residual2), w(table.ln2w),
+                          w(table.ln2b), N, C);
+        matmul_gelu_forward(dev, a(acts.fch_gelu), a(acts.fch), a(acts.ln2), w(table.fcw), w(table.fcb), N, C, 4 * C);
+        scalar* const out = activations.get() + acts.residual1.at(l + 1);
+        matmul_residual_forward(dev, out, a(acts.fch_gelu), w(table.fcprojw), w(table.fcprojb), a(acts.residual2), N,
+                                4 * C, C);
+    }
+
+    // From the gradient of the block's output to that of its input, and += those of its parameters.
+    void block_backward(int64_t l, int64_t B, int64_t T) {
+        const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
+        const auto dw = [&](const Parameter& p) { return gradients.get() + p.at(l); };
+        const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
+        const int64_t C = config.channels, N = B * T;
+        const scalar* const dout = activations.get() + acts.dresidual1.at(l + 1);
+        matmul_gelu_backward(dev, a(acts.dfch), dw(table.fcprojw), dw(table.fcprojb), dout, a(acts.fch_gelu),
+                             a(acts.fch), w(table.fcprojw), N, 4 * C, C);
+        matmul_backward(dev, a(acts.dln2), dw(table.fcw), dw(table.fcb), a(acts.dfch), a(acts.ln2), w(table.fcw), N, C,
+                        4 * C);
+        layernorm_backward(dev, a(acts.dresidual2), dw(table.ln2w), dw(table.ln2b), a(acts.dln2), a(acts.residual2),
+                           w(table.ln2w), a(acts.ln2_mean), a(acts.ln2_rstd), dout, N, C);
+        matmul_backward(dev, a(acts.datty), dw(table.attprojw), dw(table.attprojb), a(acts.dresidual2), a(acts.atty),
+                        w(table.attprojw), N, C, C);
+        attention_backward(dev, a(acts.dqkv), a(acts.datty), a(acts.atty), a(acts.qkv), a(acts.logsumexp), B, T, C,
+                           config.heads);
+        matmul_backward(dev, a(acts.dln1), dw(table.qkvw), dw(table.qkvb), a(acts.dqkv), a(acts.ln1), w(table.qkvw), N,
+                        C, 3 * C);
+        layernorm_backward(dev, a(acts.dresidual1), dw(table.ln1w), dw(table.ln1b), a(acts.dln1), a(acts.residual1),
+                           w(table.ln1w), a(acts.ln1_mean), a(acts.ln1_rstd), a(acts.dresidual2), N, C);
+    }
+
+    // tokens (B,T) to the final norm's output.
+    void forward(const int32_t* tokens, int64_t B, int64_t T) {
+        const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
+        const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        const int64_t C = config.channels;
+        embedding_forward(dev, a(acts.residual1), tokens, w(table.wte), w(table.wpe), B, T, C);
+        for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T);
+        const scalar* const last = activations.get() + acts.residual1.at(config.layers);
+        layernorm_forward(dev, a(acts.lnf), a(acts.lnf_mean), a(acts.lnf_rstd), last, w(table.lnfw), w(table.lnfb),
+                          B * T, C);
+    }
+
+    double forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
+        forward(x, B, T);
+        const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
+        const auto dw = [&](const Parameter& p) { return gradients.get() + p.offset; };
+        const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        const int64_t L = config.layers, C = config.channels, N = B * T;
+        classifier_forward_backward(dev, a(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte), y, N,
+                                    C, config.vocab, static_cast<scalar>(scale));
+        layernorm_backward(dev, activations.get() + acts.dresidual1.at(L), dw(table.lnfw), dw(table.lnfb), a(acts.dlnf),
+                           activations.get() + acts.residual1.at(L), w(table.lnfw), a(acts.lnf_mean), a(acts.lnf_rstd),
+                           no_residual, N, C);
+        for (int64_t l = L - 1; l >= 0; --l) block_backward(l, B, T);
+        embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), x, B, T, C);
+        return sum(dev, a(acts.losses), N);
+    }
+
+    double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
+        forward(x, B, T);
+        scalar* const losses = activations.get() + acts.losses.offset;
+        classifier_forward(dev, losses, activations.get() + acts.lnf.offset, parameters.get() + table.wte.offset, y,
+                           B * T, config.channels, config.vocab);
+        return sum(dev, losses, B * T);
+    }
+
+    void next_logits(float* logits, const int32_t* x, int64_t T) override {
+        forward(x, 1, T);
+        const scalar* const last = activations.get() + acts.lnf.offset + (T - 1) * config.channels;
+        scalar* const row = activations.get() + acts.logits.offset;
+        classifier_logits(dev, row, last, parameters.get() + table.wte.offset, config.channels, config.vocab);
+        to_host(dev, logits, row, config.vocab);
+    }
+
+    double gradient_norm() override { return std::sqrt(global_norm_squared(dev, gradients.get(), table.size)); }
+
+    void update(const AdamW& adamw, double grad_scale, int64_t step) override {
+        for (const Parameter& p : table.rows) {
+            AdamW o = adamw;
+            if (!p.decay()) o.weight_decay = 0;
+            adamw_update(dev, parameters.get() + p.offset, gradients.get() + p.offset, m.get() + p.offset,
+                         v.get() + p.offset, p.copies * p.stride, o, static_cast<scalar>(grad_scale), step);
+        }
+        zero(dev, gradients.get(), table.size);
+    }
+
+    HostState download() override {
+        if constexpr (std::is_same_v<scalar, float>) return {parameters.get(), m.get(), v.get()};
+        throw std::logic_error("the files hold floats: only float models are read and written");
+    }
+    void upload() override {}
+
+    const ActivationTable acts;
+    Device dev;
+    Buffer<scalar> parameters, gradients, m, v, activations;
+
+private:
+    static constexpr const scalar* no_residual = nullptr;
+};

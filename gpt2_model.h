@@ -1,0 +1,36 @@
+// What the training loop, `generate` and `eval` need of a GPT-2, whatever device it runs on.
+#pragma once
+
+#include <cstdint>
+
+#include "gpt2_tensors.h"
+#include "layers/adamw.h"
+
+struct Model {
+    explicit Model(const GPT2Config& c) : config(c), table(c) {}
+    virtual ~Model() = default;
+    Model(const Model&) = delete;
+
+    const GPT2Config config;
+    const ParameterTable table;
+
+    // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each: on the Cpu they
+    // are the state itself, elsewhere a copy that download() refreshes and upload() makes the state.
+    struct HostState {
+        float *parameters, *m, *v;
+    };
+    virtual HostState download() = 0;
+    virtual void upload() = 0;
+
+    // gradients += those of scale * (sum of the B*T losses). x, y (B,T); returns the sum of the losses in nats.
+    virtual double forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
+    // The sum of the losses alone.
+    virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
+    // logits (V) of the token that follows x (T).
+    virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
+
+    virtual double gradient_norm() = 0;
+    // One AdamW step on gradients * grad_scale, weight decay on matrices only; step counts from 1. Gradients are zero
+    // after it.
+    virtual void update(const AdamW& adamw, double grad_scale, int64_t step) = 0;
+};

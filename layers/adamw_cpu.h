@@ -1,0 +1,28 @@
+// AdamW on the Cpu: one pass over the four buffers.
+#pragma once
+
+#include "layers/adamw.h"
+#include "layers/simd.h"
+
+// m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²,  g = grad_scale * grad
+// param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
+inline void adamw_update(Cpu&, float* param, const float* grad, float* m, float* v, int64_t n, const AdamW& o,
+                         float grad_scale, int64_t step) {
+    using namespace simd;
+    const double correction1 = 1 - std::pow(o.beta1, step), correction2 = 1 - std::pow(o.beta2, step);
+    const float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2);
+    const float rest1 = static_cast<float>(1 - o.beta1), rest2 = static_cast<float>(1 - o.beta2);
+    const float shrink = static_cast<float>(1 - o.lr * o.weight_decay), rate = static_cast<float>(o.lr / correction1);
+    const float unbias = static_cast<float>(1 / correction2), eps = static_cast<float>(o.eps);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += W) {
+        const int64_t left = n - i;
+        const vfloat g = load_n(grad + i, left) * grad_scale;
+        const vfloat mean = fma(set1(rest1), g, beta1 * load_n(m + i, left));
+        const vfloat square = fma(rest2 * g, g, beta2 * load_n(v + i, left));
+        store_n(m + i, mean, left);
+        store_n(v + i, square, left);
+        const vfloat step_size = rate * mean / (simd::sqrt(square * unbias) + eps);
+        store_n(param + i, fma(load_n(param + i, left), set1(shrink), -step_size), left);
+    }
+}

@@ -1,0 +1,77 @@
+// Causal multi-head self-attention (Vaswani et al. 2017). qkv (B,T,3C) holds q, k, v of NH heads of C/NH channels each.
+// What is saved for the backward is one number a row, the log of the softmax's denominator (Dao et al. 2022), not T x T
+// probabilities.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "layers/device.h"
+
+// score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
+// out (B,T,C) = sum over keys of e^(score - logsumexp) * v
+template <class T>
+void attention_forward(Reference<T>&, T* out, T* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C,
+                       int64_t NH) {
+    const int64_t hs = C / NH;
+    const T scale = 1 / std::sqrt(static_cast<T>(hs));
+    std::vector<T> scores(static_cast<size_t>(seq));
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < NH; ++h)
+            for (int64_t t = 0; t < seq; ++t) {
+                const T* base = qkv + b * seq * 3 * C + h * hs;
+                const T* q = base + t * 3 * C;
+                T largest = -INFINITY, sum = 0;
+                for (int64_t s = 0; s <= t; ++s) {
+                    const T* k = base + s * 3 * C + C;
+                    T score = 0;
+                    for (int64_t i = 0; i < hs; ++i) score += q[i] * k[i];
+                    scores[static_cast<size_t>(s)] = score * scale;
+                    largest = std::max(largest, score * scale);
+                }
+                for (int64_t s = 0; s <= t; ++s) sum += std::exp(scores[static_cast<size_t>(s)] - largest);
+                const T log_sum = largest + std::log(sum);
+                T* o = out + (b * seq + t) * C + h * hs;
+                for (int64_t i = 0; i < hs; ++i) o[i] = 0;
+                for (int64_t s = 0; s <= t; ++s) {
+                    const T* v = base + s * 3 * C + 2 * C;
+                    const T p = std::exp(scores[static_cast<size_t>(s)] - log_sum);
+                    for (int64_t i = 0; i < hs; ++i) o[i] += p * v[i];
+                }
+                logsumexp[(b * NH + h) * seq + t] = log_sum;
+            }
+}
+
+// forward: p = e^(score - logsumexp),  out = sum of p * v
+// dqkv (B,T,3C) =:  dv_s = sum_t p dout_t,  dscore = p * (dout_t·v_s - dout_t·out_t),
+//                   dq_t = sum_s dscore k_s / sqrt(hs),  dk_s = sum_t dscore q_t / sqrt(hs)
+template <class T>
+void attention_backward(Reference<T>&, T* dqkv, const T* dout, const T* out, const T* qkv, const T* logsumexp,
+                        int64_t B, int64_t seq, int64_t C, int64_t NH) {
+    const int64_t hs = C / NH;
+    const T scale = 1 / std::sqrt(static_cast<T>(hs));
+    for (int64_t i = 0; i < B * seq * 3 * C; ++i) dqkv[i] = 0;
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < NH; ++h)
+            for (int64_t t = 0; t < seq; ++t) {
+                const int64_t base = b * seq * 3 * C + h * hs;
+                const T *q = qkv + base + t * 3 * C, *o = out + (b * seq + t) * C + h * hs,
+                        *d = dout + (b * seq + t) * C + h * hs;
+                T* dq = dqkv + base + t * 3 * C;
+                T dout_out = 0;
+                for (int64_t i = 0; i < hs; ++i) dout_out += d[i] * o[i];
+                for (int64_t s = 0; s <= t; ++s) {
+                    const T *k = qkv + base + s * 3 * C + C, *v = k + C;
+                    T *dk = dqkv + base + s * 3 * C + C, *dv = dk + C;
+                    T score = 0, dout_v = 0;
+                    for (int64_t i = 0; i < hs; ++i) score += q[i] * k[i], dout_v += d[i] * v[i];
+                    const T p = std::exp(score * scale - logsumexp[(b * NH + h) * seq + t]);
+                    const T dscore = p * (dout_v - dout_out) * scale;
+                    for (int64_t i = 0; i < hs; ++i) {
+                        dq[i] += dscore * k[i];
+                        dk[i] += dscore * q[i];
+                        dv[i] += p * d[i];
+                    }
+                }
+            }
+}

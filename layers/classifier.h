@@ -1,0 +1,56 @@
+// The classifier: logits = inp · weightᵀ over the V tokens that exist (rows V … Vp-1 of weight are padding and stay
+// out), and the cross-entropy of their softmax. Logits are made a few rows at a time and never all kept. inp (N,C),
+// weight (Vp,C), targets (N) in 0 … V-1.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "layers/device.h"
+
+// logits (V) = inp (C) · weightᵀ, of one row
+template <class T>
+void classifier_logits(Reference<T>&, T* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
+    for (int64_t v = 0; v < V; ++v) {
+        logits[v] = 0;
+        for (int64_t c = 0; c < C; ++c) logits[v] += inp[c] * weight[v * C + c];
+    }
+}
+
+// losses (N) = log(sum of e^logits) - logits[target]
+template <class T>
+void classifier_forward(Reference<T>& dev, T* losses, const T* inp, const T* weight, const int32_t* targets, int64_t N,
+                        int64_t C, int64_t V) {
+    std::vector<T> logits(static_cast<size_t>(V));
+    for (int64_t n = 0; n < N; ++n) {
+        classifier_logits(dev, logits.data(), inp + n * C, weight, C, V);
+        T largest = logits[0], sum = 0;
+        for (const T logit : logits) largest = std::max(largest, logit);
+        for (const T logit : logits) sum += std::exp(logit - largest);
+        losses[n] = largest + std::log(sum) - logits[static_cast<size_t>(targets[n])];
+    }
+}
+
+// forward: losses = log(sum of e^logits) - logits[target]
+// dlogits = scale * (softmax(logits) - onehot(target)): the gradient of scale * (sum of losses)
+// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp
+template <class T>
+void classifier_forward_backward(Reference<T>& dev, T* losses, T* dinp, T* dweight, const T* inp, const T* weight,
+                                 const int32_t* targets, int64_t N, int64_t C, int64_t V, T scale) {
+    classifier_forward(dev, losses, inp, weight, targets, N, C, V);
+    std::vector<T> logits(static_cast<size_t>(V));
+    for (int64_t n = 0; n < N; ++n) {
+        const T* const x = inp + n * C;
+        classifier_logits(dev, logits.data(), x, weight, C, V);
+        const T log_sum = losses[n] + logits[static_cast<size_t>(targets[n])];
+        for (int64_t c = 0; c < C; ++c) dinp[n * C + c] = 0;
+        for (int64_t v = 0; v < V; ++v) {
+            const T dlogit = scale * (std::exp(logits[static_cast<size_t>(v)] - log_sum) - (v == targets[n] ? 1 : 0));
+            for (int64_t c = 0; c < C; ++c) {
+                dinp[n * C + c] += dlogit * weight[v * C + c];
+                dweight[v * C + c] += dlogit * x[c];
+            }
+        }
+    }
+}

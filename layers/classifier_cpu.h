@@ -1,0 +1,80 @@
+// The classifier on the Cpu: a chunk of rows at a time, logits turned into their gradient where they lie.
+#pragma once
+
+#include "layers/classifier.h"
+#include "layers/gemm_cpu.h"
+#include "layers/simd.h"
+
+namespace classifier {
+
+// Rows of logits made at a time: at most 64 MiB of them, so that a large vocabulary's stay out of the memory plan.
+inline int64_t chunks(int64_t N, int64_t V) {
+    const int64_t rows = std::max<int64_t>(64, (int64_t{16} << 20) / V);
+    return gemm::ceil_div(N, rows);
+}
+
+// Turns one row of V logits into e^(logit - largest) and returns their sum; `loss` = log(sum of e^logits) -
+// logits[target].
+inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) {
+    using namespace simd;
+    vfloat largest = set1(logits[0]);
+    for (int64_t v = 0; v < V; v += W) largest = max(largest, first(load_n(logits + v, V - v), V - v, logits[0]));
+    const float top = max(largest), target_logit = logits[target];
+    vfloat total{};
+    map(logits, V, [&](vfloat x, int64_t, int64_t left) {
+        const vfloat e = exp(x - top);
+        total += first(e, left);
+        return e;
+    });
+    const float denominator = sum(total);
+    *loss = std::log(denominator) + top - target_logit;
+    return denominator;
+}
+
+}  // namespace classifier
+
+// logits (V) = inp (C) · weight (Vp,C)ᵀ
+inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t C, int64_t V) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, false);
+}
+
+// losses (N) = log(sum of e^logits) - logits[target]
+inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const float* weight, const int32_t* targets,
+                               int64_t N, int64_t C, int64_t V) {
+    using enum gemm::Order;
+    const int64_t chunks = classifier::chunks(N, V);
+    float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
+    for (int64_t i = 0; i < chunks; ++i) {
+        const auto [begin, end] = gemm::part_of(N, chunks, i);
+        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, inp + begin * C, C, weight, C, logits, V, false);
+#pragma omp parallel for schedule(static)
+        for (int64_t n = begin; n < end; ++n)
+            classifier::softmax_row(logits + (n - begin) * V, V, targets[n], losses + n);
+    }
+}
+
+// forward: losses = log(sum of e^logits) - logits[target]
+// dlogits = scale * (softmax(logits) - onehot(target))
+// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp
+inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, float* dweight, const float* inp,
+                                        const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V,
+                                        float scale) {
+    using enum gemm::Order;
+    const int64_t chunks = classifier::chunks(N, V);
+    float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
+    for (int64_t i = 0; i < chunks; ++i) {
+        const auto [begin, end] = gemm::part_of(N, chunks, i);
+        const float* const x = inp + begin * C;
+        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, x, C, weight, C, logits, V, false);
+#pragma omp parallel for schedule(static)
+        for (int64_t n = begin; n < end; ++n) {
+            float* const row = logits + (n - begin) * V;
+            const float factor = scale / classifier::softmax_row(row, V, targets[n], losses + n);
+            simd::map(row, V, [=](simd::vfloat e, int64_t, int64_t) { return e * factor; });
+            row[targets[n]] -= scale;
+        }
+        gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C, false);
+        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C, true);
+    }
+}

@@ -1,0 +1,95 @@
+// The devices a model runs on. Every layer function takes its device first, and is overloaded on it:
+//   Reference<T>  plain loops in any scalar type: the definition, and the oracle of the tests (double)
+//   Cpu           fp32, SIMD, OpenMP
+//   Cuda          in layers/cuda_common.cuh
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include <omp.h>
+
+template <class T>
+struct Reference {
+    using scalar = T;
+};
+
+// `count` zeroed elements that start on a page. Large ones ask for huge pages (fewer TLB misses) and get their
+// memory from the thread that touches them first.
+template <class T>
+struct HostDelete {
+    int64_t bytes = 0;
+    void operator()(T* p) const { munmap(p, static_cast<size_t>(bytes)); }
+};
+template <class T>
+using HostBuffer = std::unique_ptr<T[], HostDelete<T>>;
+
+template <class T>
+HostBuffer<T> host_allocate(int64_t count) {
+    constexpr int64_t page = 4096;
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + page) / page * page;
+    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+    madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+#endif
+    return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
+}
+
+struct Cpu {
+    using scalar = float;
+
+    // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
+    // valid until this thread asks again. Grows, never shrinks.
+    float* scratch(int64_t count) { return grow(scratch_[static_cast<size_t>(omp_get_thread_num())], count); }
+
+    // The same for memory that all threads work on together: asked for outside of a parallel region, and not touched by
+    // scratch().
+    float* shared(int64_t count) { return grow(shared_, count); }
+
+private:
+    struct Scratch {
+        HostBuffer<float> memory;
+        int64_t count = 0;
+    };
+    static float* grow(Scratch& s, int64_t count) {
+        if (s.count < count) {
+            s.memory = nullptr;  // give the old back before taking the new
+            s.memory = host_allocate<float>(count);
+            s.count = count;
+        }
+        return s.memory.get();
+    }
+    Scratch shared_;
+    std::vector<Scratch> scratch_ = std::vector<Scratch>(static_cast<size_t>(omp_get_max_threads()));
+};
+
+// What a model asks of its device beside the layers.
+template <class T, class Device>
+HostBuffer<T> allocate(Device&, int64_t count) {
+    return host_allocate<T>(count);
+}
+
+template <class Device, class T>
+void zero(Device&, T* x, int64_t n) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; ++i) x[i] = 0;
+}
+
+// In double, in order.
+template <class Device, class T>
+double sum(Device&, const T* x, int64_t n) {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += static_cast<double>(x[i]);
+    return total;
+}
+
+template <class Device, class T>
+void to_host(Device&, float* out, const T* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
+}

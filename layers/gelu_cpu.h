@@ -1,0 +1,36 @@
+// GELU on the Cpu. 1 + tanh(u) = 2 / (1 + e^-2u), so one exp does it, without cancellation for negative x.
+#pragma once
+
+#include "layers/gelu.h"
+#include "layers/simd.h"
+
+// x * sigmoid(2u),  u = sqrt(2/pi) * (x + 0.044715 x³)
+inline simd::vfloat gelu(simd::vfloat x) {
+    const simd::vfloat two_u =
+        x * simd::fma(x * x, simd::set1(float(2 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale)));
+    return x * simd::sigmoid(two_u);
+}
+
+// forward: x * s,  s = sigmoid(2u)
+// d/dx = s + x * s * (1 - s) * d(2u)/dx
+inline simd::vfloat gelu_derivative(simd::vfloat x) {
+    const simd::vfloat xx = x * x;
+    const simd::vfloat s = simd::sigmoid(
+        x * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale))));
+    const simd::vfloat d2u =
+        simd::fma(xx, simd::set1(float(6 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale)));
+    return simd::fma(x * s * (1.0f - s), d2u, s);
+}
+
+// out (N) = gelu(inp)
+inline void gelu_forward(Cpu&, float* out, const float* inp, int64_t N) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < N; i += simd::W) simd::store_n(out + i, gelu(simd::load_n(inp + i, N - i)), N - i);
+}
+
+// dinp (N) = dout * gelu'(inp); may be dout itself
+inline void gelu_backward(Cpu&, float* dinp, const float* inp, const float* dout, int64_t N) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < N; i += simd::W)
+        simd::store_n(dinp + i, simd::load_n(dout + i, N - i) * gelu_derivative(simd::load_n(inp + i, N - i)), N - i);
+}

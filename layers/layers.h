@@ -1,0 +1,11 @@
+// Every layer on the devices of the host.
+#pragma once
+
+#include "layers/adamw_cpu.h"
+#include "layers/attention_cpu.h"
+#include "layers/classifier_cpu.h"
+#include "layers/embedding_cpu.h"
+#include "layers/gelu_cpu.h"
+#include "layers/global_norm_cpu.h"
+#include "layers/layernorm_cpu.h"
+#include "layers/matmul_cpu.h"

@@ -1,0 +1,61 @@
+// Linear layers, as torch.nn.Linear, with what follows them fused in: GELU, or the residual's addition.
+// inp (N,C), weight (OC,C), bias (OC) or null, out (N,OC).
+#pragma once
+
+#include "layers/device.h"
+#include "layers/gelu.h"
+
+// out = inp · weightᵀ + bias
+template <class T>
+void matmul_forward(Reference<T>&, T* out, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
+                    int64_t OC) {
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t o = 0; o < OC; ++o) {
+            T sum = bias ? bias[o] : 0;
+            for (int64_t c = 0; c < C; ++c) sum += inp[n * C + c] * weight[o * C + c];
+            out[n * OC + o] = sum;
+        }
+}
+
+// forward: out = inp · weightᵀ + bias
+// dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
+template <class T>
+void matmul_backward(Reference<T>&, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp, const T* weight,
+                     int64_t N, int64_t C, int64_t OC) {
+    for (int64_t i = 0; i < N * C; ++i) dinp[i] = 0;
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t o = 0; o < OC; ++o) {
+            const T d = dout[n * OC + o];
+            for (int64_t c = 0; c < C; ++c) {
+                dinp[n * C + c] += d * weight[o * C + c];
+                dweight[o * C + c] += d * inp[n * C + c];
+            }
+            if (dbias) dbias[o] += d;
+        }
+}
+
+// pre = inp · weightᵀ + bias        out = gelu(pre)
+template <class T>
+void matmul_gelu_forward(Reference<T>& dev, T* out, T* pre, const T* inp, const T* weight, const T* bias, int64_t N,
+                         int64_t C, int64_t OC) {
+    matmul_forward(dev, pre, inp, weight, bias, N, C, OC);
+    gelu_forward(dev, out, pre, N * OC);
+}
+
+// The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
+// dpre = (dout · weight) * gelu'(pre)        dweight += doutᵀ · inp        dbias += sum over rows of dout
+template <class T>
+void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, const T* pre,
+                          const T* weight, int64_t N, int64_t C, int64_t OC) {
+    matmul_backward(dev, dpre, dweight, dbias, dout, inp, weight, N, C, OC);
+    gelu_backward(dev, dpre, pre, dpre, N * C);
+}
+
+// out = residual + inp · weightᵀ + bias        residual (N,OC). Its backward is matmul_backward: the residual's is
+// dout.
+template <class T>
+void matmul_residual_forward(Reference<T>& dev, T* out, const T* inp, const T* weight, const T* bias, const T* residual,
+                             int64_t N, int64_t C, int64_t OC) {
+    matmul_forward(dev, out, inp, weight, bias, N, C, OC);
+    for (int64_t i = 0; i < N * OC; ++i) out[i] += residual[i];
+}

@@ -1,0 +1,67 @@
+// Linear layers on the Cpu: each is one product (gemm_cpu.h) with what follows it done while a tile is in L1.
+#pragma once
+
+#include "layers/gelu_cpu.h"
+#include "layers/gemm_cpu.h"
+#include "layers/matmul.h"
+
+// out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
+inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
+                           int64_t C, int64_t OC) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_last>(
+        dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+            if (bias)
+                simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                    return sum + simd::load_n(bias + o + i, left);
+                });
+        });
+}
+
+// dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
+inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                            const float* weight, int64_t N, int64_t C, int64_t OC) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, false);
+    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
+}
+
+// pre = inp · weightᵀ + bias        out = gelu(pre)
+inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* inp, const float* weight,
+                                const float* bias, int64_t N, int64_t C, int64_t OC) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_last>(
+        dev, N, OC, C, inp, C, weight, C, pre, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+            simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
+                simd::store_n(out + n * OC + o + i, gelu(x), left);
+                return x;
+            });
+        });
+}
+
+// dpre (N,C) = (dout · weight) * gelu'(pre)        dweight += doutᵀ · inp        dbias += sum over rows of dout
+inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
+                                 const float* inp, const float* pre, const float* weight, int64_t N, int64_t C,
+                                 int64_t OC) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_first>(
+        dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
+            simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
+            });
+        });
+    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
+}
+
+// out = residual + inp · weightᵀ + bias
+inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias,
+                                    const float* residual, int64_t N, int64_t C, int64_t OC) {
+    using enum gemm::Order;
+    gemm::multiply<k_last, k_last>(
+        dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+            simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));
+            });
+        });
+}

@@ -1,0 +1,179 @@
+// One vector of floats, as wide as the CPU that we compile for has it, and the few operations the layers need.
+// GCC's vector types bring + - * / and comparisons on every width; only what they lack is spelled out per width.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace simd {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;  // floats in a vector
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;  // SSE2, NEON
+#endif
+
+using vfloat = float __attribute__((vector_size(4 * W), may_alias));
+using vint = int32_t __attribute__((vector_size(4 * W), may_alias));
+
+inline vfloat set1(float x) { return x - vfloat{}; }  // every lane x (x - 0 keeps the sign of zero)
+inline vint set1(int32_t x) { return x - vint{}; }
+
+inline vfloat load(const float* p) {
+    vfloat v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void store(float* p, vfloat v) { std::memcpy(p, &v, sizeof v); }
+
+// The first n lanes (0 <= n <= W; more counts as W), zeros behind; memory past them is not touched.
+inline vfloat load_n(const float* p, int64_t n) {
+#if defined(__AVX512F__)
+    return n >= W ? load(p) : (vfloat)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+    if (n >= W) return load(p);
+    vfloat v{};
+    for (int i = 0; i < W; ++i)
+        if (i < n) v[i] = p[i];
+    return v;
+#endif
+}
+inline void store_n(float* p, vfloat v, int64_t n) {
+#if defined(__AVX512F__)
+    if (n >= W) return store(p, v);
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#else
+    if (n >= W) return store(p, v);
+    for (int i = 0; i < W; ++i)
+        if (i < n) p[i] = v[i];
+#endif
+}
+
+// v's first n lanes, `rest` in the others.
+inline vfloat first(vfloat v, int64_t n, float rest = 0) {
+    if (n >= W) return v;
+    vint lane{};
+    for (int i = 0; i < W; ++i) lane[i] = i;
+    return lane < set1(static_cast<int32_t>(n)) ? v : set1(rest);
+}
+
+// Stores past the caches: for results too large to be read again from them. p is aligned to the vector.
+inline void stream(float* p, vfloat v) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, (__m512)v);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p, (__m256)v);
+#else
+    store(p, v);
+#endif
+}
+
+inline vfloat fma(vfloat a, vfloat b, vfloat c) {  // a * b + c
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (vfloat)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+// p[i] = f(p[i], i, n - i) for a row of n floats, a vector at a time.
+template <class F>
+inline void map(float* p, int64_t n, const F& f) {
+    for (int64_t i = 0; i < n; i += W) store_n(p + i, f(load_n(p + i, n - i), i, n - i), n - i);
+}
+
+inline vfloat sqrt(vfloat v) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+#else
+    for (int i = 0; i < W; ++i) v[i] = std::sqrt(v[i]);
+    return v;
+#endif
+}
+
+// NaN in b wins: max(bound, x) keeps a NaN x visible.
+inline vfloat max(vfloat a, vfloat b) { return a > b ? a : b; }
+inline vfloat min(vfloat a, vfloat b) { return a < b ? a : b; }
+
+// Sum and largest of the lanes, always in the same order: halves onto halves.
+inline float sum(vfloat v) {
+    float lanes[W];
+    store(lanes, v);
+    for (int half = W / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+inline float max(vfloat v) {
+    float lanes[W];
+    store(lanes, v);
+    for (int half = W / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+    return lanes[0];
+}
+
+// Lanes of b whose number lacks bit D change places with lanes of a whose number has it.
+template <int D>
+inline void exchange(vfloat& a, vfloat& b) {
+    vint low{}, high{};
+    for (int i = 0; i < W; ++i) low[i] = i & D ? W + i - D : i, high[i] = i & D ? W + i : i + D;
+    const vfloat x = a, y = b;
+    a = __builtin_shuffle(x, y, low);
+    b = __builtin_shuffle(x, y, high);
+}
+template <int D>
+inline void exchange_all(vfloat (&rows)[W]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i)
+        if (!(i & D)) exchange<D>(rows[i], rows[i | D]);
+}
+
+// out[j * ld_out + i] = in[i * ld_in + j] for W x W values, by exchanging halves, quarters, … of the matrix.
+inline void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in) {
+    vfloat rows[W];
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) rows[i] = load(in + i * ld_in);
+    if constexpr (W > 8) exchange_all<8>(rows);
+    if constexpr (W > 4) exchange_all<4>(rows);
+    exchange_all<2>(rows);
+    exchange_all<1>(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) store(out + i * ld_out, rows[i]);
+}
+
+// e^x to 1.1 ulp (tested over all floats' exponents), 0 below -103.97, inf above 88.73, NaN stays NaN.
+// x = n ln2 + r with |r| <= ln2 / 2; e^r by its minimax polynomial of degree 6; 2^n in two factors, so that
+// denormal results come out rounded, not flushed.
+inline vfloat exp(vfloat x) {
+    x = min(set1(89.0f), max(set1(-104.0f), x));
+    const vfloat magic = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+    const vfloat shifted = fma(x, set1(1.44269504f), magic);
+    const vfloat n = shifted - magic;
+    const vint i = (vint)shifted - (vint)magic;
+    vfloat r = fma(n, set1(-0.693359375f), x);
+    r = fma(n, set1(2.12194440e-4f), r);
+    vfloat p = set1(1.37805939e-3f);
+    p = fma(p, r, set1(8.37312452e-3f));
+    p = fma(p, r, set1(4.16695364e-2f));
+    p = fma(p, r, set1(1.66664720e-1f));
+    p = fma(p, r, set1(4.99999851e-1f));
+    p = fma(p * r, r, r) + 1.0f;
+    const vint half = i >> 1;
+    const vfloat scale1 = (vfloat)((half + 127) << 23), scale2 = (vfloat)((i - half + 127) << 23);
+    return p * scale1 * scale2;
+}
+
+// 1 / (1 + e^-x)
+inline vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
+
+}  // namespace simd

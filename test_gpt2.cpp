@@ -1,0 +1,88 @@
+// Holds GPT-2 on every device to PyTorch's numbers, tensor by tensor. Exit status: 0 all within tolerance, 1 not, 2 bad
+// input.
+//   ./test_gpt2                                        the committed dump of scripts/dump_reference.py
+//   ./test_gpt2 --dump FILE.safetensors                another one
+//   ./test_gpt2 --checkpoint FILE.bin --state FILE.bin a llm.c pair, of any size
+#include <cstring>
+
+#include "dev/reference_check.h"
+
+namespace {
+
+constexpr const char* committed_dump = "dev/test/data/gpt2_reference.safetensors";
+
+// Reference<double> does what PyTorch does in float64; only the order of summation differs.
+double tolerance_double(const std::string& name) {
+    if (name.starts_with("final.qkvb") && name.ends_with(".k"))
+        return 1e-8;  // a true gradient of 0, see ReferenceCheck::train
+    return 1e-10;
+}
+
+double tolerance_float(const std::string& name) {
+    if (name.starts_with("final.qkvb") && name.ends_with(".k"))
+        return 1;  // noise divided by noise: only finiteness and size are held
+    if (name.starts_with("final.") || name.starts_with("train."))
+        return 2e-3;  // ten steps of AdamW, which divides by small roots
+    if (name.starts_with("grad.") || name.starts_with("dact."))
+        return 2e-5;  // sums over N rows and two passes through the layers
+    return 5e-6;      // forward: some 40 roundings of 6e-8 in a row
+}
+
+// A llm.c pair comes in float from a large model: both sides carry float's rounding.
+void check_llmc_pair(const std::string& checkpoint, const std::string& state_path, Check& check) {
+    const GPT2Config config = read_llmc_model_config(checkpoint);
+    const LlmcState state = read_llmc_state(state_path, config);
+    if (state.T > config.context)
+        bad_input(state_path, "T", std::to_string(state.T), "at most the context " + std::to_string(config.context),
+                  "use the pair's own files");
+    const int64_t N = state.B * state.T, C = config.channels, V = config.vocab;
+    GPT2<Cpu> model(Cpu{}, config, state.B, state.T, Keep::training);
+    read_llmc_model(checkpoint, model.parameters.get());
+    const double loss =
+        model.forward_backward(state.x.data(), state.y.data(), state.B, state.T, 1.0 / static_cast<double>(N)) /
+        static_cast<double>(N);
+    check.compare("loss", &loss, &state.loss, 1, 1e-5);
+    std::vector<float> logits(static_cast<size_t>(N * V));
+    matmul_forward(model.dev, logits.data(), model.activations.get() + model.acts.lnf.offset,
+                   model.parameters.get() + model.table.wte.offset, nullptr, N, C, V);
+    check.compare("logits", logits.data(), state.logits.data(), N * V, 1e-4);
+    for (const Parameter& p : model.table.rows)
+        check.compare("grad." + p.name, model.gradients.get() + p.offset, state.gradients.data() + p.offset,
+                      p.copies * p.piece(), 1e-3);
+}
+
+int run(int argc, char** argv) {
+    std::map<std::string, std::string> options;
+    for (int i = 1; i < argc; i += 2) {
+        const std::string name = argv[i];
+        if ((name != "--dump" && name != "--checkpoint" && name != "--state") || i + 1 == argc)
+            throw InputError(name + ": expected --dump FILE, or --checkpoint FILE.bin --state FILE.bin");
+        options[name] = argv[i + 1];
+    }
+    if (options.count("--checkpoint") != options.count("--state") ||
+        (options.count("--dump") && options.count("--state")))
+        throw InputError("--checkpoint and --state go together, and without --dump");
+    Check check;
+    if (options.count("--state")) {
+        check_llmc_pair(options["--checkpoint"], options["--state"], check);
+    } else {
+        const std::string dump = options.count("--dump") ? options["--dump"] : committed_dump;
+        std::printf("== Reference<double> against PyTorch's float64: %s\n", dump.c_str());
+        ReferenceCheck<Reference<double>>(dump, {}, tolerance_double, check).run();
+        std::printf("== Cpu (float) against PyTorch's float64\n");
+        ReferenceCheck<Cpu>(dump, {}, tolerance_float, check).run();
+    }
+    std::printf("%d passed, %d failed, %d skipped\n", check.passed, check.failed, check.skipped);
+    return check.failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const InputError& e) {
+        std::fprintf(stderr, "test_gpt2: %s\n", e.what());
+        return 2;
+    }
+}
