@@ -54,7 +54,7 @@ for program in "$@"; do
             printf "%-4s %-40s %4d passed, %d failed%s  %.1f s%s\n", f ? "FAIL" : p ? "ok" : "skip", name, p, f,
                    s ? ", " s " skipped" : "", end - start, why == "" ? "" : "  (" why ")" }'
     # all but the tests that went well, so that one which crashed is the last that is named
-    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /' "$work/output"
+    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /mg' "$work/output"
     total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed)) total_skipped=$((total_skipped + skipped))
 done
 
