@@ -1,0 +1,35 @@
+// Before anything else runs: does this CPU have what the program was built for? Otherwise it would end somewhere by
+// SIGILL. The Makefile compiles this file for any x86-64, so it keeps off the standard library's templates, whose code
+// the linker may take from a file that was compiled for more.
+#if defined(__x86_64__)
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "layers/cpu_features.h"
+
+int missing_cpu_features(const bool* needed, const bool* has, char* names, size_t size) {
+#define NAME(macro, name) name,
+    static const char* const all[] = {CPU_FEATURES(NAME)};
+    int missing = 0;
+    names[0] = '\0';
+    for (int i = 0; i < cpu_features; ++i) {
+        if (!needed[i] || has[i]) continue;
+        if (missing++) strncat(names, ", ", size - strlen(names) - 1);
+        strncat(names, all[i], size - strlen(names) - 1);
+    }
+    return missing;
+}
+
+__attribute__((constructor(101))) static void check_cpu() {
+    __builtin_cpu_init();
+#define HAS(macro, name) __builtin_cpu_supports(name) != 0,
+    const bool has[] = {CPU_FEATURES(HAS)};
+    char names[512];
+    if (missing_cpu_features(built_with, has, names, sizeof names) == 0) return;
+    fprintf(stderr, "%s: built for a CPU with %s; this CPU lacks %s; build it on this machine (make clean, make)\n",
+            program_invocation_short_name, built_for, names);
+    _exit(2);
+}
+#endif
