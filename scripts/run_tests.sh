@@ -37,9 +37,10 @@ for program in "$@"; do
         if [[ $program = *_test ]]; then
             [ ! -s "$work/report.json" ] || counts=$(gtest_counts "$work/report.json" 2>/dev/null)
         else
-            counts=$(tail -n 1 "$work/output" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2 0/p')
+            counts=$(tail -n 1 "$work/output" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 \4/p')
         fi
         read -r passed failed skipped <<<"${counts:-0 0 0}"
+        skipped=${skipped:-0}
         if [ "$failed" = 0 ] && [ $status != 0 ]; then
             failed=1 why="exit status $status"
             [ $status != 124 ] || why="ran for more than ${TEST_TIMEOUT:-900} s"
