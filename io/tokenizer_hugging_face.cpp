@@ -61,9 +61,8 @@ std::vector<std::string> read_tokens(const std::string& path, const json& vocab,
     for (const auto& [name, value] : vocab.items()) {
         const int64_t id = json_integer(path, vocab, name, 0, static_cast<int64_t>(tokens.size()) - 1);
         const auto bytes = from_symbols(name);
-        if (bytes && *bytes == tokens[id]) continue;  // an added token of plain letters
-        if (tokens[id] == name && is_added(name)) continue;
-        place_token(path, tokens, name, id, bytes.value_or(name));
+        const bool placed = !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && is_added(name)));
+        if (!placed) place_token(path, tokens, name, id, bytes.value_or(name));
     }
     return tokens;
 }
