@@ -90,8 +90,15 @@ pre {
   pre { font-size: 12px; padding: 12px; }
 }
 @media print {
-  body { background: none; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  main { max-width: none; padding: 0; }
-  .card { break-inside: avoid; }
+  body { background: none; font-size: 12px; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  main { display: block; max-width: none; padding: 0; }
+  main > :is(.facts, .card, .row, .notice, .fact) { margin-bottom: 12px; }
+  .fact { margin-top: 0; }
+  .facts { grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); }
+  .facts dd { font-size: 17px; }
+  .row { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 12px; }
+  .plot { height: 260px; }
+  .card { padding: 12px; }
+  .chart, .facts, .row { break-inside: avoid; }
 }
 )css";
