@@ -38,8 +38,7 @@ void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
                                                         : dataset.shards[0].path();
     int64_t longest = 0;
     for (const Shard& shard : dataset.shards) longest = std::max(longest, shard.size());
-    bad_input(source, "tokens",
-              std::to_string(longest) + (dataset.shards.size() > 1 ? " in the largest shard" : ""),
+    bad_input(source, "tokens", std::to_string(longest) + (dataset.shards.size() > 1 ? " in the largest shard" : ""),
               "at least " + std::to_string(needed), remedy);
 }
 
@@ -95,9 +94,9 @@ BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, u
     for (const Shard& shard : dataset.shards)
         if (shard.size() >= seq + 1) s.shards.push_back(shard);
     if (s.shards.empty())
-        too_small(dataset, seq + 1,
-                  "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) +
-                      " tokens and one more)");
+        too_small(
+            dataset, seq + 1,
+            "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) + " tokens and one more)");
     seek(0);
 }
 
@@ -130,8 +129,7 @@ void BatchSampler::seek(int64_t position) {
     s.drawn = left;
 }
 
-WindowReader::WindowReader(const Dataset& dataset, int64_t seq)
-    : shards_(dataset.shards), first_window_{0}, seq_(seq) {
+WindowReader::WindowReader(const Dataset& dataset, int64_t seq) : shards_(dataset.shards), first_window_{0}, seq_(seq) {
     for (const Shard& shard : shards_) {
         const int64_t predictions = std::max<int64_t>(shard.size() - 1, 0);
         first_window_.push_back(windows() + (predictions + seq - 1) / seq);

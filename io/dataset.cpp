@@ -19,24 +19,21 @@ bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
 // The files that a --data or --val names: one, or a glob's, sorted. A file that exists is no glob.
 std::vector<std::string> expand(const std::string& data) {
     std::error_code ignored;
-    if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored))
-        return {data};
+    if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
     glob_t found{};
     std::vector<std::string> paths;
-    if (glob(data.c_str(), 0, nullptr, &found) == 0)
-        paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    if (glob(data.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     globfree(&found);
     std::sort(paths.begin(), paths.end());
     if (paths.empty())
-        bad_input(data, "glob", "no file that matches", "at least one",
-                  "check the path, and quote the pattern");
+        bad_input(data, "glob", "no file that matches", "at least one", "check the path, and quote the pattern");
     const int64_t shards = std::count_if(paths.begin(), paths.end(), is_shard_name);
     if (shards != 0 && shards != std::ssize(paths))
         bad_input(data, "glob", std::to_string(shards) + " .bin files of " + std::to_string(paths.size()),
                   "shards only (.bin), or one text file", "narrow the pattern");
     if (shards == 0 && paths.size() > 1)
-        bad_input(data, "glob", std::to_string(paths.size()) + " text files",
-                  "one text file, or shards (.bin)", "join them first: cat … > all.txt");
+        bad_input(data, "glob", std::to_string(paths.size()) + " text files", "one text file, or shards (.bin)",
+                  "join them first: cat … > all.txt");
     return paths;
 }
 
@@ -90,8 +87,7 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
                   std::to_string(shard_magic) + " (a llm.c token shard)",
                   "pass a llm.c shard, or give a text file another name than .bin");
     if (header[1] != shard_version)
-        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version),
-                  "make the shard anew");
+        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "make the shard anew");
     size_ = static_cast<uint32_t>(header[2]);
     const int64_t expected = header_bytes + 2 * size_;
     if (file_->size() != expected)
@@ -131,8 +127,8 @@ void check_ids(const Shard& shard, int64_t vocab) {
 void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
     const int64_t size = std::ssize(tokens);
     if (size > int64_t{UINT32_MAX})
-        bad_input(path, "tokens", std::to_string(size),
-                  "at most " + std::to_string(UINT32_MAX) + " in one shard", "write several shards");
+        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
+                  "write several shards");
     std::array<int32_t, header_words> header{shard_magic, shard_version, static_cast<int32_t>(size)};
     FileWriter file(path);
     file.write(header.data(), header_bytes);
@@ -160,8 +156,7 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
     return out;
 }
 
-Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer,
-                     const std::string& cache_directory) {
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory) {
     Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data");
     out.source = data;
     check_ids(out, tokenizer);

@@ -15,8 +15,7 @@
 namespace {
 
 std::string to_line(const LogEntry& e) {
-    nlohmann::ordered_json line{
-        {"step", e.step}, {"split", e.split}, {"loss", e.loss}};  // NaN is dumped as null
+    nlohmann::ordered_json line{{"step", e.step}, {"split", e.split}, {"loss", e.loss}};  // NaN is dumped as null
     if (e.split == "train") {
         line["lr"] = e.lr;
         line["grad_norm"] = e.grad_norm;
@@ -46,13 +45,11 @@ LogEntry from_line(std::string_view text) {
 }
 
 // Hands each line and its entry over. A last line that a break left unfinished is passed by.
-void for_each_line(const std::string& path,
-                   const std::function<void(std::string_view, const LogEntry&)>& take) {
+void for_each_line(const std::string& path, const std::function<void(std::string_view, const LogEntry&)>& take) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     int64_t number = 1;
-    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos;
-         begin = end + 1, number++) {
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1, number++) {
         const std::string_view line = text.substr(begin, end - begin);
         LogEntry entry;
         try {
@@ -92,8 +89,7 @@ Log::~Log() {
 void Log::write(const LogEntry& entry) {
     const std::string line = to_line(entry);
     if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
-        bad_input(path_, "writing", std::strerror(errno), "success",
-                  "free some space, then continue with --resume");
+        bad_input(path_, "writing", std::strerror(errno), "success", "free some space, then continue with --resume");
 }
 
 std::vector<LogEntry> read_log(const std::string& path) {

@@ -24,8 +24,8 @@ namespace {
 // are none are not recognised, which only moves a cut.
 bool ends_visible(uint8_t last) {
     if (last < 0x80) return last > ' ' && last < 0x7f;
-    const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 ||
-                       last == 0xa8 || last == 0xa9 || last == 0xaf;
+    const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 || last == 0xa8 ||
+                       last == 0xa9 || last == 0xaf;
     return !space;
 }
 bool begins_visible(uint8_t first) {
@@ -183,8 +183,7 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
 void make_room(const json& record, const std::string& directory, const std::string& name) {
     const std::string path = directory + "/" + name + ".bin";
     std::error_code ignored;
-    if (record.is_null() &&
-        (fs::exists(path, ignored) || fs::exists(directory + "/" + name + ".json", ignored)))
+    if (record.is_null() && (fs::exists(path, ignored) || fs::exists(directory + "/" + name + ".json", ignored)))
         bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
                   "move it away or choose another --out");
     if (!record.is_object() || !record.contains("shards") || !record["shards"].is_array()) return;
@@ -210,17 +209,16 @@ int64_t safe_cut(std::string_view text, int64_t begin, int64_t size) {
     return std::ssize(text);
 }
 
-std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer,
-                                            const std::string& path, const TokenizeLimits& limits) {
+std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
+                                            const TokenizeLimits& limits) {
     check_vocabulary(tokenizer);
     ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
     encode_in_pieces(text, tokenizer, limits.chunk_bytes, [&](const auto& ids) { writer.append(ids); });
     return writer.finish();
 }
 
-std::vector<std::string> cached_shards(const std::string& text_path, TextPart part,
-                                       const Tokenizer& tokenizer, const std::string& directory,
-                                       const std::string& name) {
+std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
+                                       const std::string& directory, const std::string& name) {
     check_vocabulary(tokenizer);
     const MappedFile file(text_path);
     json record = describe(text_path, part, tokenizer);
@@ -230,8 +228,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
 
     std::error_code error;
     fs::create_directories(directory, error);
-    if (error)
-        bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
+    if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
     make_room(old, directory, name);
     write_file_atomically(record_path,
                           dump(record));  // so that after a break the shards are known to be ours
@@ -242,8 +239,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
     record["shards"] = json::array();
     for (const std::string& path : paths)
-        record["shards"].push_back(
-            {{"file", fs::path(path).filename().string()}, {"tokens", Shard(path).size()}});
+        record["shards"].push_back({{"file", fs::path(path).filename().string()}, {"tokens", Shard(path).size()}});
     write_file_atomically(record_path, dump(record));
     return paths;
 }

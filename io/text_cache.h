@@ -17,8 +17,8 @@ struct TokenizeLimits {
 // Writes the tokens of `text` to `path` (X.bin) or, where they exceed limits.shard_tokens, to X_000000.bin,
 // X_000001.bin, … The tokens are those of encoding all of the text at once. Returns the paths. Throws
 // InputError, also for a vocabulary whose ids do not fit the shards' uint16.
-std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer,
-                                            const std::string& path, const TokenizeLimits& limits = {});
+std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
+                                            const TokenizeLimits& limits = {});
 
 // Where text may be cut nearest behind `begin + size` so that both sides encode on their own as they do
 // together.
@@ -29,6 +29,5 @@ enum class TextPart { all, first_nine_tenths, last_tenth };
 
 // The shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
 // source, size, time, tokenizer and part. Made unless that record matches. Throws InputError.
-std::vector<std::string> cached_shards(const std::string& text_path, TextPart part,
-                                       const Tokenizer& tokenizer, const std::string& directory,
-                                       const std::string& name);
+std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
+                                       const std::string& directory, const std::string& name);

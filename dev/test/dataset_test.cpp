@@ -52,8 +52,8 @@ public:
         const char* pattern = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
         int error;
         size_t at;
-        code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
-                              PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
+        code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                              &error, &at, nullptr);
     }
     ~Pieces() override { pcre2_code_free(code_); }
     std::vector<int32_t> encode(std::string_view text) const override {
@@ -61,8 +61,8 @@ public:
         pcre2_match_data* match = pcre2_match_data_create_from_pattern(code_, nullptr);
         const size_t* span = pcre2_get_ovector_pointer(match);
         for (size_t at = 0; at < text.size(); at = span[1]) {
-            const int rc = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
-                                       match, nullptr);
+            const int rc =
+                pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0, match, nullptr);
             if (rc < 0) throw std::runtime_error("no match");
             ids.push_back(std::hash<std::string_view>{}(text.substr(span[0], span[1] - span[0])) & 0xffff);
         }
@@ -124,9 +124,7 @@ std::string text_of(const Dataset& dataset) {
     return text;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 #define EXPECT_CONTAINS(text, part) EXPECT_TRUE(contains(text, part)) << text
 
@@ -154,8 +152,7 @@ TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
     EXPECT_CONTAINS(open(header({20240520, 2, 0})), "version: found 2, expected 1");
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abc"), "found 1027 bytes, expected 1028 bytes");
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abcde"), "found 1029 bytes, expected 1028 bytes");
-    EXPECT_CONTAINS(open(header({20240520, 1, -1})),
-                    "expected 8589935614 bytes for the header's 4294967295 tokens");
+    EXPECT_CONTAINS(open(header({20240520, 1, -1})), "expected 8589935614 bytes for the header's 4294967295 tokens");
     EXPECT_CONTAINS(error_of([&] { Shard{path("absent.bin")}; }), "absent.bin: open: found No such file");
     EXPECT_CONTAINS(error_of([&] { Shard{directory}; }), "a directory");
 }
@@ -248,8 +245,7 @@ TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
     EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open: found No such file");
     EXPECT_NO_THROW(open_dataset(path("a.*"), Bytes(), directory));
     write("odd[1].txt", "z");
-    EXPECT_NO_THROW(open_dataset(path("odd[1].txt"), Bytes(), path("other")))
-        << "a file that exists is no glob";
+    EXPECT_NO_THROW(open_dataset(path("odd[1].txt"), Bytes(), path("other"))) << "a file that exists is no glob";
 }
 
 // ---- text
@@ -324,23 +320,21 @@ TEST_F(DatasetTest, SomeoneElsesFilesAreNotOverwritten) {
 TEST_F(DatasetTest, LongTextBecomesSeveralShards) {
     std::string text;
     for (int i = 0; i < 1000; i++) text += "line " + std::to_string(i) + "\n";
-    const auto paths =
-        tokenize_to_shards(text, Bytes(), path("x.bin"), {.chunk_bytes = 100, .shard_tokens = 3000});
+    const auto paths = tokenize_to_shards(text, Bytes(), path("x.bin"), {.chunk_bytes = 100, .shard_tokens = 3000});
     ASSERT_EQ(paths.size(), 3u);
     EXPECT_EQ(paths[0], path("x_000000.bin"));
     Dataset joined;
     for (const std::string& file : paths) joined.shards.emplace_back(file);
     EXPECT_EQ(text_of(joined), text);
-    EXPECT_EQ(tokenize_to_shards("abc", Bytes(), path("y.bin"), {.chunk_bytes = 1, .shard_tokens = 3}).size(),
-              1u);
+    EXPECT_EQ(tokenize_to_shards("abc", Bytes(), path("y.bin"), {.chunk_bytes = 1, .shard_tokens = 3}).size(), 1u);
 }
 
 TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
     const Pieces tokenizer;
-    const std::vector<std::string> parts = {
-        "\n",     "\n",     "\n",     "\r\n",   " ",      "  ",         "\t",   "\u0085", "\u00a0", "\u1680",
-        "\u2000", "\u2009", "\u2028", "\u202f", "\u205f", "\u3000",     "a",    "don't",  "'ll",    "7",
-        ".",      "\u3002", "\u4e2d", "\u3042", "\u00e9", "\U0001f600", "\x01", "\x1f"};
+    const std::vector<std::string> parts = {"\n",     "\n",     "\n",     "\r\n",   " ",          "  ",     "\t",
+                                            "\u0085", "\u00a0", "\u1680", "\u2000", "\u2009",     "\u2028", "\u202f",
+                                            "\u205f", "\u3000", "a",      "don't",  "'ll",        "7",      ".",
+                                            "\u3002", "\u4e2d", "\u3042", "\u00e9", "\U0001f600", "\x01",   "\x1f"};
     std::mt19937 random(1);
     int64_t cuts = 0;
     for (int round = 0; round < 30; round++) {
@@ -348,8 +342,7 @@ TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
         for (int i = 0; i < 2000; i++) text += parts[random() % parts.size()];
         for (int64_t at = 0; at < std::ssize(text); at = safe_cut(text, at, 1)) cuts++;
         const auto whole = tokenizer.encode(text);
-        tokenize_to_shards(text, tokenizer, path("t.bin"),
-                           {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
+        tokenize_to_shards(text, tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
         const Shard shard(path("t.bin"));
         ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), whole);
     }

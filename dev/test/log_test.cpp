@@ -78,17 +78,15 @@ TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
                        .grad_norm = v,
                        .tokens_per_second = v,
                        .seconds = v});
-        log.write({.step = 2,
-                   .split = "train",
-                   .loss = std::nan(""),
-                   .grad_norm = std::numeric_limits<double>::infinity()});
+        log.write(
+            {.step = 2, .split = "train", .loss = std::nan(""), .grad_norm = std::numeric_limits<double>::infinity()});
     }
     const auto entries = read_log(path);
     ASSERT_EQ(entries.size(), 6u);
     for (int i = 0; i < 5; i++) {
         EXPECT_EQ(entries[i].step, int64_t{1} << 40);
-        for (const double v : {entries[i].loss, entries[i].lr, entries[i].grad_norm,
-                               entries[i].tokens_per_second, entries[i].seconds})
+        for (const double v :
+             {entries[i].loss, entries[i].lr, entries[i].grad_norm, entries[i].tokens_per_second, entries[i].seconds})
             EXPECT_EQ(v, odd[i]);
     }
     EXPECT_TRUE(std::isnan(entries[5].loss)) << "a diverged loss must stay visible";
@@ -97,8 +95,7 @@ TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
 
 TEST_F(LogTest, ANewRunDoesNotTouchAnOldLog) {
     set_contents(line1);
-    EXPECT_NE(error_of([&] { Log(out, -1); }).find("log.jsonl: log: found that of an earlier run"),
-              std::string::npos);
+    EXPECT_NE(error_of([&] { Log(out, -1); }).find("log.jsonl: log: found that of an earlier run"), std::string::npos);
     EXPECT_EQ(contents(), line1);
     EXPECT_NE(error_of([&] { Log(out + "/absent", -1); }).find("No such file"), std::string::npos);
 }
@@ -111,8 +108,7 @@ TEST_F(LogTest, ResumeDropsWhatTheBreakLeftBehind) {
         Log log(out, 2);
         log.write({.step = 3, .split = "val", .loss = 1, .seconds = 2});
     }
-    EXPECT_EQ(contents(),
-              line1 + val1 + line2 + R"({"step":3,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
+    EXPECT_EQ(contents(), line1 + val1 + line2 + R"({"step":3,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
     { Log log(out, 0); }
     EXPECT_EQ(contents(), "");
     fs::remove(path);
