@@ -80,8 +80,9 @@ void BytePairMerger::encode_short(std::string_view piece, std::vector<int32_t>& 
     out.insert(out.end(), ids.begin(), ids.begin() + n);
 }
 
-// O(n log n): merges are done rank by rank. That is the same order as one at a time, since a merge can only
-// bring up pairs of higher rank than its own (they contain its result).
+// O(n log n): merges are done rank by rank. That is the same order as one at a time: a merge can only bring up pairs of
+// higher rank than its own (they contain its result), and those that overlap, of a symbol with itself, come up from
+// left to right (all of that symbol are made in one pass).
 void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
     const size_t n = piece.size();
     std::vector<int32_t> ids(n);                     // at a symbol's first byte; -1 at the others
@@ -98,7 +99,6 @@ void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& o
     while (!waiting.empty()) {
         auto places = waiting.extract(waiting.begin());
         const Merge& merge = merges_[places.key()];
-        std::sort(places.mapped().begin(), places.mapped().end());
         for (const size_t i : places.mapped()) {
             const size_t next = i + lengths[i];
             if (ids[i] != merge.left || next >= n || ids[next] != merge.right) continue;  // gone by now

@@ -34,6 +34,7 @@ HARD = [
     "🙂", "🙂🙂", " 🙂", "👨‍👩‍👧‍👦 family", "🇩🇪🇫🇷", "👍🏽", "\U0001F9D1\u200D\U0001F680", "\ufeffBOM", "\x00", "a\x00b", "\x1c\x1d\x1e\x1f x",
     "\u180e\u180ex", "\u200bx", "\u0085\u0085x", "\u00a0\u00a0x", "\u00a0 x", " \u00a0x", "\u2028\u2029x", "\u3000\u3000中",
     "\U0010FFFF", "\ue000", "𝐀𝐁 𝟏𝟐", "ﬁ ǅ ª º", "ＡＢＣ１２３", "a" * 63, "a" * 64, "a" * 65, "ab" * 100, " " * 64 + "x",
+    *(f"a{chr(c)}'s {chr(c)}x{chr(c)}{chr(c)}" for c in SPACES + NEARLY_SPACES),
     "\n" * 65, "=" * 130, "é" * 70, "ÃÂ" * 200, "The quick brown fox jumps over the lazy dog. " * 5,
 ]  # fmt: skip
 HARD_BYTES = [
