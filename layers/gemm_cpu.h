@@ -31,6 +31,8 @@ constexpr int MR = 6, NV = 2;  // 16 registers
 #endif
 constexpr int NR = NV * W;
 constexpr int64_t KC = 256, MC = 20 * MR, NC = 16 * NR;
+constexpr int64_t KG = 8;  // blocks of KC rows of B that are copied at a time
+constexpr int64_t scratch_floats() { return KG * KC * NC + MC * KC; }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
 struct Range {
@@ -134,50 +136,48 @@ inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int
 template <Order A, Order B, class Epilogue>
 void block(Cpu& cpu, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
            float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
-    const int64_t k_blocks = ceil_div(K, KC);
-    float* const panels = cpu.scratch(K * NC + MC * KC);
-    float* const packed_a = panels + K * NC;
-    for (int64_t n0 = columns.begin; n0 < columns.end; n0 += NC) {
-        const int64_t n1 = std::min(n0 + NC, columns.end);
-        for (int64_t kb = 0; kb < k_blocks; ++kb) {  // B's columns [n0,n1): block of k after block, panel after panel
-            const Range k = part_of(K, k_blocks, kb);
-            for (int64_t n = n0; n < n1; n += NR)
-                pack_panel<B>(panels + k.begin * NC + (n - n0) * k.size(),
-                              b + (B == Order::k_last ? n * ldb + k.begin : k.begin * ldb + n), ldb, k.size(),
-                              std::min<int64_t>(NR, n1 - n));
-        }
-        const int64_t m_blocks = ceil_div(rows.size(), MC);
-        for (int64_t mb = 0; mb < m_blocks; ++mb) {
-            const Range part = part_of(rows.size(), m_blocks, mb);
-            const int64_t m_begin = rows.begin + part.begin, m_tiles = ceil_div(part.size(), MR);
-            for (int64_t kb = 0; kb < k_blocks; ++kb) {
+    const int64_t k_blocks = ceil_div(K, KC), m_blocks = ceil_div(rows.size(), MC);
+    float* const panels = cpu.scratch(scratch_floats());
+    float* const packed_a = panels + KG * KC * NC;
+    for (int64_t n0 = columns.begin; n0 < columns.end; n0 += NC)
+        for (int64_t group = 0; group < k_blocks; group += KG) {
+            const int64_t n1 = std::min(n0 + NC, columns.end), group_end = std::min(group + KG, k_blocks);
+            for (int64_t kb = group; kb < group_end; ++kb) {
                 const Range k = part_of(K, k_blocks, kb);
-                const bool last = kb == k_blocks - 1;
-                if constexpr (A == Order::k_first)
-                    for (int64_t i = 0; i < m_tiles; ++i) {
-                        const Range m = part_of(part.size(), m_tiles, i);
-                        pack_rows(packed_a + m.begin * k.size(), a + k.begin * lda + m_begin + m.begin, lda, k.size(),
-                                  m.size(), row_sums && n0 == 0 ? row_sums + m_begin + m.begin : nullptr);
-                    }
-                for (int64_t n = n0; n < n1; n += NR) {
-                    const float* panel = panels + k.begin * NC + (n - n0) * k.size();
-                    const int64_t lanes = std::min<int64_t>(NR, n1 - n);
-                    for (int64_t i = 0; i < m_tiles; ++i) {
-                        const Range m = part_of(part.size(), m_tiles, i);
-                        float* c_tile = c + (m_begin + m.begin) * ldc + n;
-                        if constexpr (A == Order::k_first)
-                            tile<A>(m.size())(k.size(), packed_a + m.begin * k.size(), m.size(), panel, c_tile, ldc,
+                for (int64_t n = n0; n < n1; n += NR)
+                    pack_panel<B>(panels + (kb - group) * KC * NC + (n - n0) * k.size(),
+                                  b + (B == Order::k_last ? n * ldb + k.begin : k.begin * ldb + n), ldb, k.size(),
+                                  std::min<int64_t>(NR, n1 - n));
+            }
+            for (int64_t mb = 0; mb < m_blocks; ++mb) {
+                const Range part = part_of(rows.size(), m_blocks, mb);
+                const int64_t tiles = ceil_div(part.size(), MR);
+                for (int64_t kb = group; kb < group_end; ++kb) {
+                    const Range k = part_of(K, k_blocks, kb);
+                    if constexpr (A == Order::k_first)
+                        for (int64_t i = 0; i < tiles; ++i) {
+                            const Range t = part_of(part.size(), tiles, i);
+                            const int64_t m = rows.begin + part.begin + t.begin;
+                            pack_rows(packed_a + t.begin * k.size(), a + k.begin * lda + m, lda, k.size(), t.size(),
+                                      row_sums && n0 == 0 ? row_sums + m : nullptr);
+                        }
+                    for (int64_t n = n0; n < n1; n += NR) {
+                        const float* const panel = panels + (kb - group) * KC * NC + (n - n0) * k.size();
+                        const int64_t lanes = std::min<int64_t>(NR, n1 - n);
+                        for (int64_t i = 0; i < tiles; ++i) {
+                            const Range t = part_of(part.size(), tiles, i);
+                            const int64_t m = rows.begin + part.begin + t.begin;
+                            const bool packed = A == Order::k_first;
+                            tile<A>(t.size())(k.size(), packed ? packed_a + t.begin * k.size() : a + m * lda + k.begin,
+                                              packed ? t.size() : lda, panel, c + m * ldc + n, ldc,
                                               accumulate || kb > 0, lanes);
-                        else
-                            tile<A>(m.size())(k.size(), a + (m_begin + m.begin) * lda + k.begin, lda, panel, c_tile,
-                                              ldc, accumulate || kb > 0, lanes);
-                        if (last)
-                            for (int64_t r = m_begin + m.begin; r < m_begin + m.end; ++r) epilogue(r, n, lanes);
+                            if (kb == k_blocks - 1)
+                                for (int64_t r = m; r < m + t.size(); ++r) epilogue(r, n, lanes);
+                        }
                     }
                 }
             }
         }
-    }
 }
 
 struct NoEpilogue {

@@ -1,0 +1,80 @@
+// How much memory a model will take, and whether this machine has it: found before the first step, not by the kernel.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <omp.h>
+
+#include "gpt2_tensors.h"
+#include "io/error.h"
+#include "layers/classifier_cpu.h"
+#include "layers/gemm_cpu.h"
+
+inline std::string mebibytes(int64_t bytes) {
+    char text[32];
+    const double mib = static_cast<double>(bytes) / (1 << 20);
+    std::snprintf(text, sizeof text, mib < 1024 ? "%.0f MiB" : "%.1f GiB", mib < 1024 ? mib : mib / 1024);
+    return text;
+}
+
+// Bytes that this process can still get: what the machine, its control group and the process's own limit leave.
+inline int64_t available_memory() {
+    int64_t available = std::numeric_limits<int64_t>::max();
+    std::ifstream meminfo("/proc/meminfo");
+    for (std::string name; meminfo >> name;) {
+        int64_t kib = 0;
+        if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
+        meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    }
+    const auto number = [](const char* path) {
+        int64_t value = -1;
+        std::ifstream(path) >> value;
+        return value;
+    };
+    const int64_t limit = number("/sys/fs/cgroup/memory.max"), used = number("/sys/fs/cgroup/memory.current");
+    if (limit > 0 && used >= 0) available = std::min(available, limit - used);
+    rlimit space{};
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
+        available = std::min(available, static_cast<int64_t>(space.rlim_cur));
+    return available;
+}
+
+struct MemoryPlan {
+    std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
+
+    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+        const int64_t parameters = ParameterTable(config).size * 4;
+        rows.emplace_back("parameters", parameters);
+        if (keep != Keep::inference) {
+            rows.emplace_back("gradients", parameters);
+            rows.emplace_back("AdamW's moments", 2 * parameters);
+        }
+        rows.emplace_back("activations", ActivationTable(config, B, T, keep).size * 4);
+        const int64_t chunk = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
+        rows.emplace_back("scratch", 4 * (chunk + omp_get_max_threads() * gemm::scratch_floats()));
+    }
+
+    int64_t total() const {
+        int64_t bytes = 0;
+        for (const auto& row : rows) bytes += row.second;
+        return bytes;
+    }
+    std::string text() const {
+        std::string line;
+        for (const auto& [what, bytes] : rows) line += what + " " + mebibytes(bytes) + ", ";
+        return line + "together " + mebibytes(total());
+    }
+    // Throws InputError if it is more than there is.
+    void check(const std::string& remedy) const {
+        const int64_t available = available_memory();
+        if (total() > available)
+            bad_input("memory", "available", mebibytes(available), mebibytes(total()) + " (" + text() + ")", remedy);
+    }
+};

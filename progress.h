@@ -1,0 +1,58 @@
+// The line that tells how training goes: rewritten in place on a terminal, now and then a plain line in a pipe.
+#pragma once
+
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <string>
+
+class Progress {
+public:
+    // flops_per_token and peak (FLOP/s) give the share of what the machine could do.
+    Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, double peak)
+        : done_(done),
+          steps_(steps),
+          tokens_(static_cast<double>(tokens_per_step)),
+          flops_(flops_per_token),
+          peak_(peak),
+          live_(isatty(STDOUT_FILENO)) {}
+
+    void step(int64_t step, double loss, double seconds) {
+        const double weight = smooth_seconds_ == 0 ? 1 : 0.05;  // a moving mean over some twenty steps
+        smooth_seconds_ += weight * (seconds - smooth_seconds_);
+        smooth_loss_ += weight * (loss - smooth_loss_);
+        since_ += seconds;
+        const bool first = step == done_ + 1, last = step == steps_;
+        if (!first && !last && since_ < (live_ ? 0.1 : 10.0)) return;
+        since_ = 0;
+        const double speed = tokens_ / smooth_seconds_;
+        std::printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s",
+                    live_ ? "\r\033[K" : "", step, steps_, smooth_loss_, speed, 100 * speed * flops_ / peak_,
+                    duration(static_cast<double>(steps_ - step) * smooth_seconds_).c_str(), live_ ? "" : "\n");
+        std::fflush(stdout);
+        on_line_ = live_;
+    }
+
+    // Frees the terminal's line for other output.
+    void clear() {
+        if (on_line_) std::printf("\n");
+        on_line_ = false;
+    }
+
+private:
+    static std::string duration(double seconds) {
+        const int64_t s = static_cast<int64_t>(seconds + 0.5);
+        char text[48];
+        if (s >= 3600)
+            std::snprintf(text, sizeof text, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
+        else
+            std::snprintf(text, sizeof text, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+        return text;
+    }
+
+    int64_t done_, steps_;
+    double tokens_, flops_, peak_;
+    double smooth_seconds_ = 0, smooth_loss_ = 0, since_ = 0;
+    bool live_, on_line_ = false;
+};

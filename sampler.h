@@ -1,0 +1,54 @@
+// Drawing tokens from a model's logits.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "gpt2_model.h"
+
+struct Sampling {
+    double temperature = 0.8;  // 0: always the likeliest token
+    int64_t top_k = 0;         // 0: all tokens
+};
+
+// One token by softmax(logits / temperature) over the top_k likeliest; ties go to the smaller id.
+inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, std::mt19937_64& random) {
+    const auto likelier = [&](int32_t a, int32_t b) {
+        const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+        return x != y ? x > y : a < b;
+    };
+    const int64_t V = static_cast<int64_t>(logits.size());
+    std::vector<int32_t> ids(logits.size());
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    if (sampling.temperature == 0) return *std::min_element(ids.begin(), ids.end(), likelier);
+    if (sampling.top_k > 0 && sampling.top_k < V) {
+        std::nth_element(ids.begin(), ids.begin() + sampling.top_k, ids.end(), likelier);
+        ids.resize(static_cast<size_t>(sampling.top_k));
+    }
+    const double largest = logits[static_cast<size_t>(*std::min_element(ids.begin(), ids.end(), likelier))];
+    std::vector<double> cumulative(ids.size());
+    double total = 0;
+    for (size_t i = 0; i < ids.size(); ++i)
+        cumulative[i] = total += std::exp((logits[static_cast<size_t>(ids[i])] - largest) / sampling.temperature);
+    const double drawn = static_cast<double>(random() >> 11) * 0x1p-53 * total;
+    const size_t at =
+        static_cast<size_t>(std::upper_bound(cumulative.begin(), cumulative.end(), drawn) - cumulative.begin());
+    return ids[std::min(at, ids.size() - 1)];
+}
+
+// Continues `tokens` by `count`, each drawn from the model given the last `context` ones; `emit` gets each as it comes.
+inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling, uint64_t seed,
+                     const std::function<void(int32_t)>& emit) {
+    std::mt19937_64 random(seed);
+    std::vector<float> logits(static_cast<size_t>(model.config.vocab));
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t length = std::min<int64_t>(static_cast<int64_t>(tokens.size()), model.config.context);
+        model.next_logits(logits.data(), tokens.data() + static_cast<int64_t>(tokens.size()) - length, length);
+        tokens.push_back(sample_token(logits, sampling, random));
+        emit(tokens.back());
+    }
+}
