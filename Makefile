@@ -11,6 +11,7 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-ma
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Werror \
             $(if $(SANITIZE),-g -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
 LDLIBS   := -lpcre2-8
+Q        := $(if $(V),,@)
 
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
@@ -22,7 +23,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test train_gpt2 test_gpt2 tests layer_tests format check-format clean help
+.PHONY: run test bench train_gpt2 test_gpt2 tests layer_tests format check-format clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -37,6 +38,9 @@ test: ## run every test; SANITIZE=address,undefined runs them under the sanitize
 	@$(MAKE) --no-print-directory tests
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
 	@scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
+
+bench: $(B)/bench ## time every layer and whole steps against the machine's measured peak; ONLY=matmul for some rows
+	@$< $(if $(ONLY),--only '$(ONLY)')
 
 train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (AVX2) or x86-64 builds for other CPUs
 	@ln -f $< $@
@@ -59,9 +63,17 @@ clean: ## remove what was built; data/ and out/ stay
 help: ## this list
 	@sed -n 's/^\([a-z_0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
+# Where no time is spent at run time, less is spent on compiling.
+COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json log options report tokenizer_hugging_face)
+OPT  :=
+$(COLD) $(B)/dev/test/%.o: OPT := -O1
+$(B)/dev/test/layer_%.o: OPT :=
+
+# V=1 shows the commands in full.
 $(B)/%.o: %.cpp
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) -march=$(ARCH) -c $< -o $@
+	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
+	$(Q)$(CXX) $(FLAGS) $(OPT) -march=$(ARCH) -c $< -o $@
 
 # The start-up check must itself run on any CPU.
 ifeq (x86_64,$(shell uname -m))
@@ -69,14 +81,17 @@ $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
-	$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+
+$(B)/bench: $(B)/dev/bench.o $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
 $(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
 $(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
