@@ -148,7 +148,8 @@ inline const std::vector<Group> groups = {
     {"Evaluation and samples",
      train,
      {
-         {"eval-every", Int{&O::eval_every, 0, trillion}, "250", "UPDATES", "between validations; 0: never", saved},
+         {"eval-every", Int{&O::eval_every, 0, trillion}, "250", "UPDATES", "between validations; 0: at the end only",
+          saved},
          {"eval-batches", Int{&O::eval_batches, 1, trillion}, "20", "BATCHES", "of validation data each time", saved},
          {"sample-every", Int{&O::sample_every, 0, trillion}, "0", "UPDATES",
           "between samples of text; 0: at the end only", saved},
