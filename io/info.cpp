@@ -104,7 +104,8 @@ void print_trainer_state(std::ostream& out, const std::string& checkpoint) {
     out << "  step " << state.step << ", " << format("%.1f s of training", state.seconds);
     if (state.best_val_loss != 0) out << format(", best validation loss %.6f", state.best_val_loss);
     out << '\n';
-    for (const auto& [name, value] : nlohmann::json::parse(state.options).items())
+    const auto options = nlohmann::json::parse(state.options);
+    for (const auto& [name, value] : options.items())
         out << "  option " << one_line(name) << " = " << json_text(value) << '\n';
 }
 
