@@ -29,6 +29,13 @@ struct Model {
     // logits (V) of the token that follows x (T).
     virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
 
+    // Of a training step, per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and three
+    // times attention's two products over the half of the T x T scores that is not masked.
+    double flops_per_token(int64_t T) const {
+        const int64_t C = config.channels, matrices = config.layers * 12 * C * C + config.vocab * C;
+        return static_cast<double>(6 * matrices + 6 * config.layers * C * T);
+    }
+
     virtual double gradient_norm() = 0;
     // One AdamW step on gradients * grad_scale, weight decay on matrices only; step counts from 1. Gradients are zero
     // after it.

@@ -126,7 +126,8 @@ public:
         const int64_t micro_batches = options.total_batch / (options.batch * options.seq);
         std::vector<int32_t> x(static_cast<size_t>(options.batch * options.seq)), y(x.size());
         describe();
-        Progress progress(state.step, options.steps, options.total_batch, flops_per_token(), measure_fma_peak());
+        Progress progress(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
+                          measure_fma_peak());
         const double start = seconds_now() - state.seconds;
         if (state.step == 0 && options.eval_every > 0) evaluate(seconds_now() - start);
         while (state.step < options.steps) {
@@ -185,14 +186,6 @@ private:
         if (!own)
             throw InputError(start + ": tokenizer: found none that fits, expected the model's own; pass --tokenizer");
         return own;
-    }
-
-    // Of a training step, per token: 6 for each weight of a matrix (2 forward, 4 backward), and attention's two
-    // products over half of the T x T scores, thrice.
-    double flops_per_token() const {
-        const GPT2Config& c = model->config;
-        const int64_t matrices = c.layers * 12 * c.channels * c.channels + c.vocab * c.channels;
-        return static_cast<double>(6 * matrices + 6 * c.layers * c.channels * options.seq);
     }
 
     void describe() const {

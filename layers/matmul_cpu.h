@@ -18,12 +18,24 @@ inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* 
         });
 }
 
-// dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
-inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
-                            const float* weight, int64_t N, int64_t C, int64_t OC) {
+// dinp = dout · weight
+inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, const float* weight, int64_t N, int64_t C,
+                                  int64_t OC) {
     using enum gemm::Order;
     gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, false);
+}
+
+// dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
+inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const float* dout, const float* inp,
+                                   int64_t N, int64_t C, int64_t OC) {
+    using enum gemm::Order;
     gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
+}
+
+inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                            const float* weight, int64_t N, int64_t C, int64_t OC) {
+    matmul_backward_input(dev, dinp, dout, weight, N, C, OC);
+    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC);
 }
 
 // pre = inp · weightᵀ + bias        out = gelu(pre)
@@ -51,7 +63,7 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
                 return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
             });
         });
-    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
+    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC);
 }
 
 // out = residual + inp · weightᵀ + bias
