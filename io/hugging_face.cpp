@@ -28,8 +28,7 @@ GPT2Config parse_config(const std::string& directory) {
     const std::string path = directory + "/config.json";
     const json root = read_json_file(path);
     if (root.value("model_type", json()) != "gpt2")
-        bad_input(path, "model_type", json_text(root.value("model_type", json())), "\"gpt2\"",
-                  "use a GPT-2 model");
+        bad_input(path, "model_type", json_text(root.value("model_type", json())), "\"gpt2\"", "use a GPT-2 model");
 
     GPT2Config c;
     c.context = json_integer(path, root, "n_positions", 1, GPT2Limits::context);
@@ -38,8 +37,8 @@ GPT2Config parse_config(const std::string& directory) {
     c.channels = json_integer(path, root, "n_embd", 1, GPT2Limits::channels);
     c.heads = json_integer(path, root, "n_head", 1, c.channels);
     if (c.channels % c.heads != 0)
-        bad_input(path, "n_embd", std::to_string(c.channels),
-                  "a multiple of n_head, " + std::to_string(c.heads), "correct the file");
+        bad_input(path, "n_embd", std::to_string(c.channels), "a multiple of n_head, " + std::to_string(c.heads),
+                  "correct the file");
 
     const Required required[] = {
         {"activation_function", {"gelu_new", "gelu_pytorch_tanh"}},  // two names of the tanh form
@@ -63,8 +62,7 @@ GPT2Config parse_config(const std::string& directory) {
     }
     const json epsilon = root.value("layer_norm_epsilon", json(1e-5));
     if (!epsilon.is_number() || !(std::abs(epsilon.get<double>() - 1e-5) < 1e-12))
-        bad_input(path, "layer_norm_epsilon", json_text(epsilon), "1e-05",
-                  "use a model of GPT-2's own architecture");
+        bad_input(path, "layer_norm_epsilon", json_text(epsilon), "1e-05", "use a model of GPT-2's own architecture");
     return c;
 }
 
@@ -88,8 +86,7 @@ std::set<std::string> shard_names(const std::string& index) {
     std::set<std::string> names;
     for (const json& name : map) {
         if (!name.is_string() || fs::path(name.get<std::string>()).filename() != name.get<std::string>())
-            bad_input(index, "weight_map", json_text(name), "names of files beside it",
-                      "fetch the model again");
+            bad_input(index, "weight_map", json_text(name), "names of files beside it", "fetch the model again");
         names.insert(name.get<std::string>());
     }
     return names;
@@ -103,8 +100,8 @@ Weights open_weights(const std::string& directory) {
         for (const std::string& name : shard_names(index))
             weights.files.push_back(std::make_unique<SafetensorsFile>(directory + "/" + name));
     } else {
-        if (!path_exists(single) && (path_exists(directory + "/pytorch_model.bin") ||
-                                     path_exists(directory + "/pytorch_model.bin.index.json")))
+        if (!path_exists(single) &&
+            (path_exists(directory + "/pytorch_model.bin") || path_exists(directory + "/pytorch_model.bin.index.json")))
             bad_input(directory, "weights", "pytorch_model.bin", "model.safetensors",
                       "save it again with GPT2LMHeadModel.from_pretrained(IN).save_pretrained(OUT)");
         weights.path = single;
@@ -113,8 +110,7 @@ Weights open_weights(const std::string& directory) {
     for (const auto& file : weights.files)
         for (const SafetensorsFile::Entry& entry : file->entries()) {
             const std::string prefix = "transformer.";
-            const std::string name =
-                entry.name.starts_with(prefix) ? entry.name.substr(prefix.size()) : entry.name;
+            const std::string name = entry.name.starts_with(prefix) ? entry.name.substr(prefix.size()) : entry.name;
             if (!weights.tensors.emplace(name, Weights::Place{file.get(), &entry}).second)
                 bad_input(file->path(), "tensor " + one_line(entry.name), "a second one of that name", "one",
                           "save the model again");
@@ -161,14 +157,14 @@ void check_weights(const Weights& weights, const GPT2Config& config, const Param
                           "use the config.json that belongs to the model");
             if (entry->dtype != DType::F32 && entry->dtype != DType::F16 && entry->dtype != DType::BF16 &&
                 entry->dtype != DType::F64)
-                bad_input(file->path(), field, "dtype " + one_line(entry->dtype_name),
-                          "F32, F16, BF16 or F64", "save the model in one of these");
+                bad_input(file->path(), field, "dtype " + one_line(entry->dtype_name), "F32, F16, BF16 or F64",
+                          "save the model in one of these");
         }
     for (const auto& [name, place] : weights.tensors) {
         if (known.contains(name) || is_mask(name)) continue;
         const std::string field = "tensor " + one_line(place.entry->name);
         if (name != "lm_head.weight")
-            bad_input(place.file->path(), field, "it", "only GPT-2's tensors",
+            bad_input(place.file->path(), field, "a tensor of this name", "only GPT-2's",
                       "use a GPT-2 language model with the config.json that belongs to it");
         if (!same_values(place, weights.tensors.at("wte.weight")))
             bad_input(place.file->path(), field, "other values than in wte.weight", "tied embeddings",

@@ -11,8 +11,8 @@ nlohmann::json parse_json_object(const std::string& path, std::string_view text)
 nlohmann::json read_json_file(const std::string& path);
 
 // object[key] as an integer within [low, high]; throws InputError.
-int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key,
-                     int64_t low, int64_t high);
+int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key, int64_t low,
+                     int64_t high);
 
 // Text from a file as it may stand in a message: in quotes, control characters escaped, shortened.
 std::string one_line(std::string_view text);
