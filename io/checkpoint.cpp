@@ -45,8 +45,7 @@ std::vector<int64_t> checkpoint_steps(const std::string& out) {
     std::error_code ignored;
     for (const auto& item : fs::directory_iterator(out, ignored))
         if (const auto step = step_of(item.path().filename().string()))
-            if (!item.is_symlink() && item.is_directory(ignored) &&
-                path_exists((item.path() / state_name).string()))
+            if (!item.is_symlink() && item.is_directory(ignored) && path_exists((item.path() / state_name).string()))
                 steps.push_back(*step);
     std::sort(steps.begin(), steps.end());
     return steps;
@@ -79,15 +78,13 @@ json listing(const std::string& directory) {
     json files = json::object();
     for (const auto& item : fs::directory_iterator(directory)) {
         const MappedFile file(item.path().string());
-        files[item.path().filename().string()] = {{"bytes", file.size()},
-                                                  {"crc32", crc32(file.data(), file.size())}};
+        files[item.path().filename().string()] = {{"bytes", file.size()}, {"crc32", crc32(file.data(), file.size())}};
     }
     return files;
 }
 
 void write_files(const std::string& directory, const GPT2Config& config, const float* parameters,
-                 const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer,
-                 const TrainerState& state) {
+                 const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer, const TrainerState& state) {
     write_model_directory(directory, config, parameters, &tokenizer);
     std::vector<TensorToWrite> tensors;
     for (const OptimizerBuffer& buffer : optimizer)
@@ -109,8 +106,8 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
         return;
     }
     if (!path_exists((checkpoint / state_name).string()))
-        bad_input(checkpoint.string(), "checkpoint", "something else of this name",
-                  "no such file or directory", "move it away");
+        bad_input(checkpoint.string(), "checkpoint", "something else of this name", "no such file or directory",
+                  "move it away");
     if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) != 0)
         throw fs::filesystem_error("rename", checkpoint, {errno, std::generic_category()});
     fs::remove_all(temporary);
@@ -158,15 +155,14 @@ std::vector<ListedFile> check_sizes(const std::string& checkpoint) {
     std::vector<ListedFile> list;
     for (const auto& [name, item] : files.items()) {
         if (name.empty() || fs::path(name).filename() != name || !item.is_object())
-            bad_input(path, "files", one_line(name), "the name of a file beside it",
-                      "use another checkpoint");
+            bad_input(path, "files", one_line(name), "the name of a file beside it", "use another checkpoint");
         list.push_back({name, json_integer(path, item, "bytes", 0, std::numeric_limits<int64_t>::max()),
                         static_cast<uint32_t>(json_integer(path, item, "crc32", 0, 0xFFFFFFFF))});
         const std::string file = checkpoint + "/" + name;
         const int64_t found = MappedFile(file).size();
         if (found != list.back().bytes)
-            bad_input(file, "size", std::to_string(found) + " bytes",
-                      std::to_string(list.back().bytes) + " bytes", "use another checkpoint");
+            bad_input(file, "size", std::to_string(found) + " bytes", std::to_string(list.back().bytes) + " bytes",
+                      "use another checkpoint");
     }
     return list;
 }
@@ -193,8 +189,8 @@ std::string find_model(const std::string& path) {
     const fs::path file(path);
     if (file.extension() != ".safetensors") return path;
     if (file.filename() != "model.safetensors")
-        bad_input(path, "file name", one_line(file.filename().string()),
-                  "model.safetensors with config.json beside it", "pass the model's directory");
+        bad_input(path, "file name", one_line(file.filename().string()), "model.safetensors with config.json beside it",
+                  "pass the model's directory");
     return file.has_parent_path() ? file.parent_path().string() : ".";
 }
 
@@ -206,8 +202,7 @@ GPT2Config read_model_config(const std::string& path) {
 void read_model(const std::string& path, const GPT2Config& config, float* parameters) {
     const std::string model = find_model(path);
     if (read_model_config(model) != config)
-        bad_input(path, "configuration", "other counts than when it was opened", "an unchanged model",
-                  "start again");
+        bad_input(path, "configuration", "other counts than when it was opened", "an unchanged model", "start again");
     if (is_directory(model))
         read_hugging_face_model(model, config, parameters);
     else
@@ -259,8 +254,8 @@ std::string save_checkpoint(const std::string& out, const GPT2Config& config, co
         point_latest_at(out, name);
         remove_old(out, state.step, keep);
     } catch (const fs::filesystem_error& e) {
-        bad_input(e.path1().string(), "saving the checkpoint", e.code().message(),
-                  "a directory that can be written", "free some space or check the path and its permissions");
+        bad_input(e.path1().string(), "saving the checkpoint", e.code().message(), "a directory that can be written",
+                  "free some space or check the path and its permissions");
     }
     return checkpoint.string();
 }
@@ -279,8 +274,7 @@ std::optional<std::string> find_latest_checkpoint(const std::string& out) {
 TrainerState read_trainer_state(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
     const json root = read_json_file(path), options = root.value("options", json());
-    if (!options.is_object())
-        bad_input(path, "options", json_text(options), "an object", "use another checkpoint");
+    if (!options.is_object()) bad_input(path, "options", json_text(options), "an object", "use another checkpoint");
     constexpr int64_t most = std::numeric_limits<int64_t>::max();
     TrainerState state;
     state.step = json_integer(path, root, "step", 0, most);
@@ -297,10 +291,9 @@ void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBu
         const SafetensorsFile::Entry* entry = file.find(buffer.name);
         const std::string expected = "F32 of shape " + shape_text({buffer.size});
         if (!entry || entry->dtype != DType::F32 || entry->shape != std::vector{buffer.size})
-            bad_input(
-                file.path(), "tensor " + buffer.name,
-                entry ? one_line(entry->dtype_name) + " of shape " + shape_text(entry->shape) : "nothing",
-                expected, "resume with the options of the run that wrote it");
+            bad_input(file.path(), "tensor " + buffer.name,
+                      entry ? one_line(entry->dtype_name) + " of shape " + shape_text(entry->shape) : "nothing",
+                      expected, "resume with the options of the run that wrote it");
     }
     for (const OptimizerBuffer& buffer : optimizer) file.read(*file.find(buffer.name), buffer.data);
 }

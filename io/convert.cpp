@@ -49,8 +49,7 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
     while (target.size() > 1 && target.ends_with("/")) target.pop_back();
     if (target.empty()) bad_input(out, "OUT", "an empty name", "a new file or directory", "choose a name");
     if (path_exists(target))
-        bad_input(target, "OUT", "something of this name", "no such file or directory",
-                  "choose another or remove it");
+        bad_input(target, "OUT", "something of this name", "no such file or directory", "choose another or remove it");
     if (bf16 && !llmc)
         bad_input(target, "--bf16", "a directory as OUT", "a name ending in .bin",
                   "leave --bf16 out: directories are written in fp32");

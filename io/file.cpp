@@ -39,9 +39,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
     if (data_) munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
@@ -97,8 +95,7 @@ void sync_directory(const std::string& path) {
     // Some file systems know no fsync of directories (EINVAL); nothing more can be done there.
     const int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
-    if (error != 0 && error != EINVAL)
-        bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
+    if (error != 0 && error != EINVAL) bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
 }
 
 bool path_exists(const std::string& path) {

@@ -37,8 +37,7 @@ namespace {
 // 124439808 -> "124,439,808"
 std::string grouped(int64_t n) {
     std::string text = std::to_string(n);
-    for (int64_t i = static_cast<int64_t>(text.size()) - 3; i > 0; i -= 3)
-        text.insert(static_cast<size_t>(i), 1, ',');
+    for (int64_t i = static_cast<int64_t>(text.size()) - 3; i > 0; i -= 3) text.insert(static_cast<size_t>(i), 1, ',');
     return text;
 }
 
@@ -62,15 +61,14 @@ Statistics statistics(const float* x, int64_t n) {
 }
 
 void print_heading(std::ostream& out, int width) {
-    out << format("  %-*s  %-18s %11s %11s %11s %11s\n", width, "tensor", "shape", "min", "max", "mean",
-                  "std");
+    out << format("  %-*s  %-18s %11s %11s %11s %11s\n", width, "tensor", "shape", "min", "max", "mean", "std");
 }
 
-void print_row(std::ostream& out, int width, const std::string& name, const std::string& shape,
-               const float* x, int64_t n) {
+void print_row(std::ostream& out, int width, const std::string& name, const std::string& shape, const float* x,
+               int64_t n) {
     const Statistics s = statistics(x, n);
-    out << format("  %-*s  %-18s %11.4g %11.4g %11.4g %11.4g", width, name.c_str(), shape.c_str(), s.low,
-                  s.high, s.mean, s.deviation);
+    out << format("  %-*s  %-18s %11.4g %11.4g %11.4g %11.4g", width, name.c_str(), shape.c_str(), s.low, s.high,
+                  s.mean, s.deviation);
     if (s.broken > 0) out << "  " << grouped(s.broken) << " NaN or infinite";
     out << '\n';
 }
@@ -91,8 +89,8 @@ void print_table(std::ostream& out, const GPT2Config& config, const float* value
 void print_model(std::ostream& out, const std::string& model) {
     const GPT2Config c = read_model_config(model);
     const int64_t padded = ParameterTable(c).size, padding = (c.padded_vocab() - c.vocab) * c.channels;
-    out << "  layers " << c.layers << ", heads " << c.heads << ", channels " << c.channels << ", context "
-        << c.context << ", vocabulary " << c.vocab << " (padded to " << c.padded_vocab() << ")\n"
+    out << "  layers " << c.layers << ", heads " << c.heads << ", channels " << c.channels << ", context " << c.context
+        << ", vocabulary " << c.vocab << " (padded to " << c.padded_vocab() << ")\n"
         << "  parameters " << grouped(padded - padding) << " (" << grouped(padded) << " with the padding)\n";
     const auto parameters = std::make_unique_for_overwrite<float[]>(padded);
     read_model(model, c, parameters.get());
@@ -110,8 +108,7 @@ void print_trainer_state(std::ostream& out, const std::string& checkpoint) {
 }
 
 void print_tokenizer(std::ostream& out, const Tokenizer& tokenizer) {
-    out << "  tokenizer " << tokenizer.name() << ", " << grouped(tokenizer.vocab())
-        << " tokens, end of text ";
+    out << "  tokenizer " << tokenizer.name() << ", " << grouped(tokenizer.vocab()) << " tokens, end of text ";
     if (tokenizer.end_of_text() >= 0)
         out << tokenizer.end_of_text() << '\n';
     else
@@ -132,8 +129,7 @@ void print_safetensors(std::ostream& out, const std::string& path) {
     const SafetensorsFile file(path);
     out << path << ": safetensors, " << file.entries().size() << " tensors\n";
     int width = 6;
-    for (const auto& entry : file.entries())
-        width = std::max(width, static_cast<int>(one_line(entry.name).size()));
+    for (const auto& entry : file.entries()) width = std::max(width, static_cast<int>(one_line(entry.name).size()));
     print_heading(out, width);
     std::vector<float> values;
     for (const auto& entry : file.entries()) {
@@ -165,11 +161,9 @@ void print_state(std::ostream& out, const std::string& path, const MappedFile& f
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
-    out << path << ": a llm.c debug state, version " << header[1] << ", B " << header[2] << ", T "
-        << header[3] << '\n';
+    out << path << ": a llm.c debug state, version " << header[1] << ", B " << header[2] << ", T " << header[3] << '\n';
     const std::string suffix = "_debug_state.bin";
-    const std::string model =
-        path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) + ".bin" : "";
+    const std::string model = path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) + ".bin" : "";
     if (!path_exists(model)) return;
     const GPT2Config config = read_llmc_model_config(model);
     const LlmcState state = read_llmc_state(path, config);
@@ -182,8 +176,7 @@ void print_hellaswag(std::ostream& out, const std::string& path, const MappedFil
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
-    out << path << ": a llm.c HellaSwag file, " << header[2] << " examples, the longest of " << header[3]
-        << " bytes\n";
+    out << path << ": a llm.c HellaSwag file, " << header[2] << " examples, the longest of " << header[3] << " bytes\n";
 }
 
 void print_log(std::ostream& out, const std::string& path) {
@@ -207,8 +200,7 @@ void print_log(std::ostream& out, const std::string& path) {
 void print_text(std::ostream& out, const std::string& path, const MappedFile& file) {
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     const bool binary = text.substr(0, 1 << 16).find('\0') != std::string_view::npos;
-    out << path << (binary ? ": no format that is known here, " : ": text, ") << grouped(file.size())
-        << " bytes";
+    out << path << (binary ? ": no format that is known here, " : ": text, ") << grouped(file.size()) << " bytes";
     if (!binary) out << ", " << grouped(std::count(text.begin(), text.end(), '\n')) << " lines";
     out << '\n';
 }

@@ -22,8 +22,8 @@ std::string shortened(std::string text) {
 }  // namespace
 
 std::string one_line(std::string_view text) {
-    return shortened(json(std::string(text.substr(0, 4 * max_message)))
-                         .dump(-1, ' ', false, json::error_handler_t::replace));
+    return shortened(
+        json(std::string(text.substr(0, 4 * max_message))).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 std::string json_text(const json& value) {
@@ -50,14 +50,11 @@ json parse_json_object(const std::string& path, std::string_view text) {
     try {
         result = json::parse(text.begin(), text.end(), watch);
     } catch (const json::exception& e) {
-        bad_input(path, "JSON", one_line(e.what()), "well-formed JSON",
-                  "the file is damaged: fetch or write it again");
+        bad_input(path, "JSON", one_line(e.what()), "well-formed JSON", "the file is damaged: fetch or write it again");
     }
     if (!duplicate.empty())
-        bad_input(path, "JSON", "the key " + one_line(duplicate) + " twice", "each key once",
-                  "write the file again");
-    if (!result.is_object())
-        bad_input(path, "JSON", json_text(result), "an object", "check which file this is");
+        bad_input(path, "JSON", "the key " + one_line(duplicate) + " twice", "each key once", "write the file again");
+    if (!result.is_object()) bad_input(path, "JSON", json_text(result), "an object", "check which file this is");
     return result;
 }
 
@@ -67,12 +64,10 @@ json read_json_file(const std::string& path) {
     if (file.size() > max_bytes)
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 64 MiB of JSON",
                   "check which file this is");
-    return parse_json_object(path,
-                             {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});
+    return parse_json_object(path, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});
 }
 
-int64_t json_integer(const std::string& path, const json& object, const std::string& key, int64_t low,
-                     int64_t high) {
+int64_t json_integer(const std::string& path, const json& object, const std::string& key, int64_t low, int64_t high) {
     const auto it = object.find(key);
     const bool present = it != object.end();
     // Non-negative integers parse as unsigned; what does not fit into one parses as a float.

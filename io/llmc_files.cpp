@@ -22,14 +22,12 @@ Header read_header(const MappedFile& file, int32_t magic, const std::string& exp
         std::memcpy(header.data(), file.data(), 4);
         if (header[0] != magic) {
             const std::string kind = llmc_kind(header[0]);
-            bad_input(file.path(), "magic number",
-                      std::to_string(header[0]) + (kind.empty() ? "" : " (" + kind + ")"),
+            bad_input(file.path(), "magic number", std::to_string(header[0]) + (kind.empty() ? "" : " (" + kind + ")"),
                       std::to_string(magic) + " (" + expected + ")", "check which file this is");
         }
     }
     if (file.size() < header_bytes)
-        bad_input(file.path(), "size", bytes_text(file.size()),
-                  "at least the header's " + bytes_text(header_bytes),
+        bad_input(file.path(), "size", bytes_text(file.size()), "at least the header's " + bytes_text(header_bytes),
                   "the file is cut short: fetch or write it again");
     std::memcpy(header.data(), file.data(), header_bytes);
     return header;
@@ -44,8 +42,7 @@ void check_word(const MappedFile& file, const char* field, int64_t found, int64_
 
 void check_size(const MappedFile& file, int64_t expected) {
     if (file.size() != expected)
-        bad_input(file.path(), "size", bytes_text(file.size()),
-                  bytes_text(expected) + " (from the header's counts)",
+        bad_input(file.path(), "size", bytes_text(file.size()), bytes_text(expected) + " (from the header's counts)",
                   "the file is damaged or cut short: fetch or write it again");
 }
 
@@ -137,8 +134,7 @@ void read_llmc_model(const std::string& path, float* parameters) {
               parameters + table.wte.at() + table.wte.piece(), 0.0f);
 }
 
-void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters,
-                      int version) {
+void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters, int version) {
     Header header{};
     const int64_t words[] = {model_magic,   version,      config.context,  config.vocab,
                              config.layers, config.heads, config.channels, config.padded_vocab()};

@@ -12,8 +12,7 @@
 // the file's size before anything is read, and throw InputError.
 GPT2Config read_llmc_model_config(const std::string& path);
 void read_llmc_model(const std::string& path, float* parameters);  // ParameterTable(config).size floats
-void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters,
-                      int version);
+void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters, int version);
 int read_llmc_model_version(const std::string& path);
 
 // Debug state: magic 20240327, version 2: a batch, PyTorch's logits and loss on it, and every gradient.

@@ -49,8 +49,7 @@ bool parse_shape(const json& value, int64_t limit, std::vector<int64_t>& shape) 
 bool parse_offsets(const json& value, int64_t data_bytes, SafetensorsFile::Entry& entry) {
     if (!value.is_array() || value.size() != 2) return false;
     for (const json& item : value)
-        if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(data_bytes))
-            return false;
+        if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(data_bytes)) return false;
     entry.begin = value[0].get<int64_t>(), entry.end = value[1].get<int64_t>();
     return entry.begin <= entry.end;
 }
@@ -64,8 +63,7 @@ T load(const uint8_t* data, int64_t i) {
 
 // Calls use(at), where at(i) is element i of `data` as a number.
 template <class Use>
-void with_numbers(const std::string& path, const SafetensorsFile::Entry& entry, const uint8_t* data,
-                  Use use) {
+void with_numbers(const std::string& path, const SafetensorsFile::Entry& entry, const uint8_t* data, Use use) {
     switch (entry.dtype) {
         case DType::F64:
             return use([data](int64_t i) { return load<double>(data, i); });
@@ -124,10 +122,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     constexpr uint64_t max_header = 100'000'000;  // the format's own limit
     const uint64_t header = load<uint64_t>(file_.data(), 0);
     if (header > max_header || header > static_cast<uint64_t>(file_.size() - 8))
-        bad_input(path, "header length", std::to_string(header),
-                  "at most " + std::to_string(std::min<int64_t>(file_.size() - 8, max_header)) +
-                      " (a safetensors file)",
-                  remedy);
+        bad_input(
+            path, "header length", std::to_string(header),
+            "at most " + std::to_string(std::min<int64_t>(file_.size() - 8, max_header)) + " (a safetensors file)",
+            remedy);
     data_offset_ = 8 + static_cast<int64_t>(header);
     const int64_t data_bytes = file_.size() - data_offset_;
 
@@ -146,8 +144,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
         Entry entry;
         entry.name = name;
         const json dtype = member("dtype"), shape = member("shape"), offsets = member("data_offsets");
-        if (!dtype.is_string())
-            bad_input(path, field, "dtype " + json_text(dtype), "a name such as F32", remedy);
+        if (!dtype.is_string()) bad_input(path, field, "dtype " + json_text(dtype), "a name such as F32", remedy);
         entry.dtype_name = dtype.get<std::string>();
         for (const DTypeRow& row : dtypes)
             if (entry.dtype_name == row.name) entry.dtype = row.dtype;
@@ -156,23 +153,20 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
                       "[begin, end] within the " + bytes(data_bytes) + " of data", remedy);
         const DTypeRow* known = row_of(entry.dtype);
         const int64_t size = entry.end - entry.begin;
-        if (!parse_shape(shape, INT64_MAX / 8, entry.shape) ||
-            (known && entry.elements() * known->bytes != size))
+        if (!parse_shape(shape, INT64_MAX / 8, entry.shape) || (known && entry.elements() * known->bytes != size))
             bad_input(path, field, "shape " + json_text(shape) + " of " + entry.dtype_name,
                       "a shape that fills its " + bytes(size), remedy);
         entries_.push_back(std::move(entry));
     }
 
     // Like the format's own reader: the tensors tile the data without a gap, an overlap or a rest.
-    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-        return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
     int64_t end = 0;
     for (size_t i = 0; i < entries_.size(); i++) {
         const Entry& entry = entries_[i];
         if (entry.begin != end)
-            bad_input(path, "tensor " + one_line(entry.name),
-                      "data_offsets from " + std::to_string(entry.begin),
+            bad_input(path, "tensor " + one_line(entry.name), "data_offsets from " + std::to_string(entry.begin),
                       "from " + std::to_string(end) + ", where the tensor before it ends", remedy);
         end = entry.end;
         index_.emplace(entry.name, i);
@@ -185,9 +179,7 @@ const SafetensorsFile::Entry* SafetensorsFile::find(const std::string& name) con
     return it == index_.end() ? nullptr : &entries_[it->second];
 }
 
-const void* SafetensorsFile::data(const Entry& entry) const {
-    return file_.data() + data_offset_ + entry.begin;
-}
+const void* SafetensorsFile::data(const Entry& entry) const { return file_.data() + data_offset_ + entry.begin; }
 
 void SafetensorsFile::read(const Entry& entry, float* out) const {
     with_numbers(path(), entry, static_cast<const uint8_t*>(data(entry)), [&](auto at) {
@@ -218,8 +210,8 @@ namespace {
 void write_transposed(FileWriter& file, const TensorToWrite& tensor) {
     const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
     const float* data = static_cast<const float*>(tensor.data);  // (columns, rows)
-    const int64_t slice = std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(columns, 1), 1,
-                                              std::max<int64_t>(rows, 1));
+    const int64_t slice =
+        std::clamp<int64_t>((int64_t{1} << 20) / std::max<int64_t>(columns, 1), 1, std::max<int64_t>(rows, 1));
     std::vector<float> buffer(static_cast<size_t>(slice * columns));
     for (int64_t row = 0; row < rows; row += slice) {
         const int64_t n = std::min(slice, rows - row);
@@ -242,8 +234,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorToWrite>
         SafetensorsFile::Entry entry;
         entry.shape = tensor.shape;
         const int64_t bytes = entry.elements() * row->bytes;
-        header[tensor.name] = {
-            {"dtype", row->name}, {"shape", tensor.shape}, {"data_offsets", {end, end + bytes}}};
+        header[tensor.name] = {{"dtype", row->name}, {"shape", tensor.shape}, {"data_offsets", {end, end + bytes}}};
         end += bytes;
         sizes.push_back(bytes);
     }

@@ -29,7 +29,7 @@ public:
     const std::vector<Entry>& entries() const { return entries_; }  // in the data's order
     const Entry* find(const std::string& name) const;               // null if absent
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
-    const void* data(const Entry& entry) const;                     // not aligned
+    const void* data(const Entry& entry) const;  // not aligned
     // Copies a tensor out, converted to float or double from F64, F32, F16 or BF16. Throws InputError for
     // other dtypes.
     void read(const Entry& entry, float* out) const;
