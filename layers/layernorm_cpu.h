@@ -13,14 +13,17 @@ inline void layernorm_forward(Cpu&, float* out, float* mean, float* rstd, const 
     for (int64_t row = 0; row < N; ++row) {
         const float* x = inp + row * C;
         float* y = out + row * C;
-        vfloat total{}, squares{};
+        vfloat total{}, rest{}, squares{};
         for (int64_t c = 0; c < C; c += W) total += load_n(x + c, C - c);
-        const float m = sum(total) / static_cast<float>(C);
+        const float near = sum(total) / static_cast<float>(C);  // off by the sum's roundings: many times the last place
         for (int64_t c = 0; c < C; c += W) {
-            const vfloat d = first(load_n(x + c, C - c) - m, C - c);
+            const vfloat d = first(load_n(x + c, C - c) - near, C - c);
+            rest += d;
             squares = fma(d, d, squares);
         }
-        const float r = 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps);
+        const float shift = sum(rest) / static_cast<float>(C), m = near + shift;
+        const float variance = std::max(sum(squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
+        const float r = 1 / std::sqrt(variance + eps);
         for (int64_t c = 0; c < C; c += W) {
             const vfloat norm = (load_n(x + c, C - c) - m) * r;
             const vfloat scaled = weight ? norm * load_n(weight + c, C - c) : norm;
