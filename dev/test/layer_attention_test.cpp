@@ -1,0 +1,226 @@
+// Causal attention: Cpu against Reference, causality, differences, threads, NaN.
+#include "layers/attention_cpu.h"
+
+#include "layer_check.h"
+
+namespace {
+
+struct Shape {
+    int64_t B, T, NH, hs;
+    int64_t C() const { return NH * hs; }
+};
+std::vector<Shape> shapes() {
+    std::vector<Shape> all;
+    for (const int64_t T : {1, 2, 3, 5, 15, 16, 17, 31, 33, 47, 48, 49, 64, 65, 97, 128})
+        for (const int64_t hs : {1, 7, 16, 31, 64, 80, 128}) all.push_back({1 + T % 2, T, 1 + (T + hs) % 3, hs});
+    for (const Shape& s : {Shape{1, 257, 2, 31}, Shape{1, 300, 1, 64}, Shape{1, 299, 1, 7}, Shape{3, 20, 12, 64}})
+        all.push_back(s);
+    return all;
+}
+
+struct Tensors {
+    explicit Tensors(const Shape& shape, double size = 2)
+        : s(shape),
+          qkv(random_values(s.B * s.T * 3 * s.C(), size)),
+          out(nan_values(s.B * s.T * s.C())),
+          logsumexp(nan_values(s.B * s.NH * s.T)),
+          dout(random_values(s.B * s.T * s.C())),
+          dqkv(nan_values(s.B * s.T * 3 * s.C())) {}
+    template <class Device>
+    void forward(Device& dev) {
+        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), s.B, s.T, s.C(), s.NH);
+    }
+    template <class Device>
+    void backward(Device& dev) {
+        attention_backward(dev, dqkv.on(dev), dout.on(dev), out.on(dev), qkv.on(dev), logsumexp.on(dev), s.B, s.T,
+                           s.C(), s.NH);
+    }
+    // Both devices' backwards read the same forward results.
+    void share_forward() {
+        for (Values* v : {&out, &logsumexp})
+            for (int64_t i = 0; i < v->size(); ++i)
+                v->exact[static_cast<size_t>(i)] = static_cast<double>(v->cpu.get()[i]);
+    }
+    std::vector<float> all() const {
+        std::vector<float> result;
+        for (const Values* v : {&out, &logsumexp, &dqkv}) append(result, *v);
+        return result;
+    }
+    Shape s;
+    Values qkv, out, logsumexp, dout, dqkv;
+};
+
+// What a result may lose, in roundoffs. Sums lose 8 of their terms (layer_matmul_test): a score loses 8 of the sum of
+// |q k| / sqrt(hs), at most `score_error` in a row; e^x turns that into as large a share of a probability, twice with
+// the denominator's, and adds its own rounding, its argument's and its sum's, 8 together. In the backward dscore is a
+// difference of two sums and loses 8 of both beside. Probabilities below 1e-45 are 0 in float.
+void set_magnitudes(Tensors& t) {
+    const auto [B, T, NH, hs] = t.s;
+    const int64_t C = t.s.C();
+    const double scale = 1 / std::sqrt(static_cast<double>(hs));
+    const double underflow = 1e-38 / roundoff;
+    for (Values* v : {&t.out, &t.dqkv}) std::fill(v->magnitude.begin(), v->magnitude.end(), underflow);
+    const auto size = [&](const Values& a, int64_t i, const Values& b,
+                          int64_t j) {  // sum of |a b| over a head's channels
+        double sum = 0;
+        for (int64_t c = 0; c < hs; ++c) sum += std::abs(a[i + c] * b[j + c]);
+        return sum;
+    };
+    for (int64_t b = 0; b < B; ++b)
+        for (int64_t h = 0; h < NH; ++h)
+            for (int64_t t1 = 0; t1 < T; ++t1) {
+                const int64_t q = (b * T + t1) * 3 * C + h * hs, o = (b * T + t1) * C + h * hs;
+                const double log_sum = t.logsumexp[(b * NH + h) * T + t1];
+                double score_error = 0;
+                for (int64_t s = 0; s <= t1; ++s)
+                    score_error =
+                        std::max(score_error, 8 * scale * size(t.qkv, q, t.qkv, (b * T + s) * 3 * C + h * hs + C));
+                const double p_error = 2 * score_error + 2 * std::abs(log_sum) + 8;
+                t.logsumexp.magnitude[static_cast<size_t>((b * NH + h) * T + t1)] = p_error;
+                const double d_out = size(t.dout, o, t.out, o);
+                for (int64_t s = 0; s <= t1; ++s) {
+                    const int64_t k = (b * T + s) * 3 * C + h * hs + C, v = k + C;
+                    double score = 0;
+                    for (int64_t c = 0; c < hs; ++c) score += t.qkv[q + c] * t.qkv[k + c];
+                    const double p = std::exp(score * scale - log_sum);
+                    const double dscore = p * (size(t.dout, o, t.qkv, v) + d_out) * scale * (p_error + 8);
+                    for (int64_t c = 0; c < hs; ++c) {
+                        const auto add = [](Values& to, int64_t i, double x) {
+                            to.magnitude[static_cast<size_t>(i)] += std::abs(x);
+                        };
+                        add(t.out, o + c, p * (p_error + 8) * t.qkv[v + c]);
+                        add(t.dqkv, q + c, dscore * t.qkv[k + c]);
+                        add(t.dqkv, k + c, dscore * t.qkv[q + c]);
+                        add(t.dqkv, v + c, p * (p_error + 8) * t.dout[o + c]);
+                    }
+                }
+            }
+}
+
+void expect_agreement(const Shape& s, double size) {
+    SCOPED_TRACE(testing::PrintToString(std::vector{s.B, s.T, s.NH, s.hs}));
+    Tensors t(s, size);
+    Cpu cpu;
+    Reference<double> reference;
+    t.forward(cpu), t.forward(reference);
+    const std::vector<double> out = t.out.exact, logsumexp = t.logsumexp.exact;
+    t.share_forward();
+    t.backward(cpu), t.backward(reference);
+    set_magnitudes(t);
+    t.out.exact = out, t.logsumexp.exact = logsumexp;
+    t.out.expect_close("out", roundoff);
+    t.logsumexp.expect_close("logsumexp", roundoff);
+    t.dqkv.expect_close("dqkv", roundoff);
+}
+
+// On one thread: that more give the same bits has its own test.
+TEST(Attention, CpuAgreesWithReference) {
+    const Threads one(1);
+    for (const Shape& s : shapes()) expect_agreement(s, 2);
+}
+
+TEST(Attention, ScoresOfAnySize) {
+    const Threads one(1);
+    for (const double size : {0.0, 1e-10, 12.0, 60.0}) expect_agreement({1, 67, 2, 24}, size);
+}
+
+TEST(Attention, HugeScoresStayFinite) {
+    Tensors t({1, 50, 1, 16}, 1e6);
+    Cpu cpu;
+    t.forward(cpu), t.backward(cpu);
+    for (const float x : t.all()) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(Attention, NothingDependsOnLaterTokens) {
+    const Shape s{2, 70, 2, 19};
+    Tensors t(s);
+    Cpu cpu;
+    t.forward(cpu);
+    const std::vector<float> before(t.out.on(cpu), t.out.on(cpu) + t.out.size());
+    const int64_t changed = 41, row = s.C();
+    for (int64_t b = 0; b < s.B; ++b)
+        for (int64_t i = changed * 3 * row; i < s.T * 3 * row; ++i) t.qkv.on(cpu)[b * s.T * 3 * row + i] *= 1.7f;
+    t.forward(cpu);
+    for (int64_t b = 0; b < s.B; ++b) {
+        const float* const now = t.out.on(cpu) + b * s.T * row;
+        EXPECT_EQ(std::memcmp(now, before.data() + b * s.T * row, static_cast<size_t>(changed * row) * sizeof(float)),
+                  0);
+        EXPECT_NE(now[changed * row], before[static_cast<size_t>((b * s.T + changed) * row)]);
+    }
+}
+
+TEST(Attention, BackwardAgreesWithDifferences) {
+    const int64_t B = 2, T = 5, NH = 2, C = 6;
+    Reference<double> dev;
+    std::vector<double> qkv = uniform(B * T * 3 * C), out(B * T * C), logsumexp(B * NH * T), dqkv(qkv.size());
+    const std::vector<double> dout = uniform(B * T * C);
+    const auto f = [&] {
+        attention_forward(dev, out.data(), logsumexp.data(), qkv.data(), B, T, C, NH);
+        return dot(out, dout);
+    };
+    f();
+    attention_backward(dev, dqkv.data(), dout.data(), out.data(), qkv.data(), logsumexp.data(), B, T, C, NH);
+    expect_gradient("qkv", f, qkv, dqkv);
+}
+
+TEST(Attention, BitsDoNotDependOnTheThreads) {
+    for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{2, 67, 3, 19}, Shape{1, 300, 2, 16}, Shape{3, 9, 5, 64}})
+        expect_same_bits_for_any_thread_count([&](Cpu& dev) {
+            Tensors t(s);
+            t.forward(dev), t.backward(dev);
+            return t.all();
+        });
+}
+
+// Which elements of a (B,T,k*C) tensor lie in sequence 1, head 1.
+bool in_head(const Shape& s, int64_t i, int64_t k) { return i / (s.T * k * s.C()) == 1 && i % s.C() / s.hs == 1; }
+
+TEST(Attention, NaNInAQueryStaysInItsRowAndHead) {
+    const Shape s{3, 70, 3, 19};
+    Tensors t(s);
+    Cpu cpu;
+    t.qkv.on(cpu)[(1 * s.T + 33) * 3 * s.C() + s.hs + 4] = NAN;
+    t.forward(cpu);
+    expect_nan_only_where("out", t.out, [&](int64_t i) { return in_head(s, i, 1) && i / s.C() % s.T == 33; });
+    expect_nan_only_where("logsumexp", t.logsumexp, [&](int64_t i) { return i == (1 * s.NH + 1) * s.T + 33; });
+}
+
+TEST(Attention, NaNInAKeyReachesTheQueriesThatSeeIt) {
+    const Shape s{3, 70, 3, 19};
+    for (const int64_t position : {0, 33, 69}) {
+        Tensors t(s);
+        Cpu cpu;
+        t.qkv.on(cpu)[(1 * s.T + position) * 3 * s.C() + s.C() + s.hs + 4] = NAN;
+        t.forward(cpu);
+        expect_nan_only_where("out", t.out, [&](int64_t i) { return in_head(s, i, 1) && i / s.C() % s.T >= position; });
+    }
+}
+
+// A masked probability is 0, and 0 * NaN is NaN: queries shortly before a NaN value, and keys shortly behind a NaN in
+// dout, may be hit too.
+TEST(Attention, NaNInAValueOrInDoutStaysInItsSequenceAndHead) {
+    const Shape s{3, 70, 3, 19};
+    Cpu cpu;
+    {
+        Tensors t(s);
+        t.qkv.on(cpu)[(1 * s.T + 33) * 3 * s.C() + 2 * s.C() + s.hs + 4] = NAN;
+        t.forward(cpu);
+        for (int64_t i = 0; i < t.out.size(); ++i) {
+            const bool channel = in_head(s, i, 1) && i % s.hs == 4;
+            if (channel && i / s.C() % s.T < 33) continue;
+            ASSERT_EQ(std::isnan(t.out.on(cpu)[i]), channel) << i;
+        }
+    }
+    Tensors t(s);
+    t.forward(cpu);
+    t.dout.on(cpu)[(1 * s.T + 33) * s.C() + s.hs + 4] = NAN;
+    t.backward(cpu);
+    for (int64_t i = 0; i < t.dqkv.size(); ++i) {
+        const int64_t position = i / (3 * s.C()) % s.T, part = i / s.C() % 3;
+        const bool reached = part == 0 ? position == 33 : position <= 33 && (part == 1 || i % s.hs == 4);
+        if (in_head(s, i, 3) && !reached) continue;
+        ASSERT_EQ(std::isnan(t.dqkv.on(cpu)[i]), in_head(s, i, 3)) << i;
+    }
+}
+
+}  // namespace
