@@ -37,7 +37,7 @@ test: ## run every test; SANITIZE=address,undefined runs them under the sanitize
 	@$(DATA)
 	@$(MAKE) --no-print-directory tests
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
-	@scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
+	@TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
 
 bench: $(B)/bench ## time every layer and whole steps against the machine's measured peak; ONLY=matmul for some rows
 	@$< $(if $(ONLY),--only '$(ONLY)')
@@ -48,7 +48,7 @@ train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
 
-tests: $(TESTS) $(B)/test_gpt2
+tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2
 layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
 
 format: ## bring the sources into the project's format

@@ -1,0 +1,161 @@
+// The other commands of the program, on a model that it trained: generate, eval, convert, tokenize and info.
+#include <cmath>
+
+#include "dev/test/program.h"
+#include "io/log.h"
+
+namespace {
+
+class Tools : public Program {
+protected:
+    Tools() {
+        train("run", {{"steps", "30"}});
+        read_model_files = snapshot().size();
+    }
+    std::string generate(const Args& more) const {
+        Args args = more;
+        args.insert({{"from", at("run")}, {"prompt", "line"}, {"tokens", "40"}});
+        return expect_done(words("generate", args));
+    }
+    std::string eval(const std::string& from, const std::string& data, const Args& more = {}) const {
+        Args args = more;
+        args.insert({{"from", from}, {"data", data}});
+        return expect_done(words("eval", args));
+    }
+    static double loss(const std::string& printed) {
+        double value = 0;
+        EXPECT_EQ(sscanf(printed.c_str(), "loss %lf", &value), 1) << printed;
+        return value;
+    }
+    size_t read_model_files = 0;
+};
+
+}  // namespace
+
+TEST_F(Tools, GenerateAddsTokensToThePrompt) {
+    const std::string out = generate({});
+    EXPECT_TRUE(out.starts_with("line")) << out;
+    EXPECT_EQ(out.size(), 4u + 40 + 1);  // bytes are the tokens; then a line break
+    EXPECT_EQ(generate({{"tokens", "1"}}), out.substr(0, 5) + "\n");
+    const std::string prompt = "naïve 日本語 🙂\n";
+    EXPECT_TRUE(generate({{"prompt", prompt}}).starts_with(prompt));
+    const std::string invalid = "\xff\x80";
+    EXPECT_TRUE(generate({{"prompt", invalid}}).starts_with(invalid));
+}
+
+TEST_F(Tools, GenerateIsDeterminedByItsSeed) {
+    const std::string out = generate({{"seed", "5"}});
+    EXPECT_EQ(generate({{"seed", "5"}}), out);
+    EXPECT_EQ(generate({{"seed", "5"}, {"threads", "3"}}), out);
+    EXPECT_NE(generate({{"seed", "6"}}), out);
+    EXPECT_NE(generate({{"seed", "5"}, {"temperature", "2"}}), out);
+    EXPECT_NE(generate({{"seed", "5"}, {"top-k", "2"}}), out);
+}
+
+TEST_F(Tools, GenerateTheLikeliest) {
+    const std::string out = generate({{"temperature", "0"}, {"seed", "1"}});
+    EXPECT_EQ(generate({{"temperature", "0"}, {"seed", "2"}}), out);
+    EXPECT_EQ(generate({{"top-k", "1"}, {"seed", "3"}}), out);
+}
+
+TEST_F(Tools, GenerateFromAPromptBeyondTheContext) {
+    const std::string prompt = "only the last sixteen bytes of this count";
+    const std::string out = generate({{"prompt", prompt}, {"temperature", "0"}});
+    EXPECT_TRUE(out.starts_with(prompt));
+    const std::string end = prompt.substr(prompt.size() - 16);
+    EXPECT_EQ(generate({{"prompt", end}, {"temperature", "0"}}), out.substr(prompt.size() - 16));
+}
+
+TEST_F(Tools, EvalAgreesWithTheLogsLastValidation) {
+    const std::string printed = eval(at("run"), at("run/data/val.bin"));
+    const size_t point = printed.find('.');
+    EXPECT_TRUE(printed.starts_with("loss ") && printed.size() == point + 8 && printed.back() == '\n') << printed;
+    EXPECT_NEAR(loss(printed), read_log(at("run/log.jsonl")).back().loss, 2e-6);
+    for (const char* batch : {"1", "7", "1000"})
+        EXPECT_NEAR(loss(eval(at("run"), at("run/data/val.bin"), {{"batch", batch}})), loss(printed), 2e-6);
+    EXPECT_GT(loss(eval(at("run"), at("run/data/val.bin"), {{"seq", "1"}})), loss(printed));  // sees one byte only
+}
+
+TEST_F(Tools, EvalOfTextIsThatOfItsShard) {
+    EXPECT_NE(expect_done({"tokenize", text, at("text.bin")}).find(" tokens"), std::string::npos);
+    EXPECT_EQ(eval(at("run"), text), eval(at("run"), at("text.bin")));
+    EXPECT_EQ(read_bytes(at("text.bin")).size(), 1024 + 2 * read_bytes(text).size());
+    for (size_t i = 0; i < 100; ++i) {
+        EXPECT_EQ(read_bytes(at("text.bin"))[1024 + 2 * i], read_bytes(text)[i]);
+        EXPECT_EQ(read_bytes(at("text.bin"))[1025 + 2 * i], 0);
+    }
+}
+
+TEST_F(Tools, ConvertThereAndBack) {
+    const std::string original = eval(at("run"), text);
+    EXPECT_NE(expect_done(words("eval", {{"from", at("run/step_000030")}, {"data", text}})), "");
+    expect_done({"convert", at("run"), at("model.bin")});
+    expect_done({"convert", at("model.bin"), at("hf")});
+    expect_done({"convert", at("hf/model.safetensors"), at("again.bin")});
+    EXPECT_EQ(read_bytes(at("again.bin")), read_bytes(at("model.bin")));
+    EXPECT_EQ(read_bytes(at("hf/model.safetensors")), read_bytes(at("run/latest/model.safetensors")));
+    for (const char* form : {"run/latest", "model.bin", "hf", "hf/model.safetensors"})
+        EXPECT_EQ(eval(at(form), text), original) << form;
+
+    expect_done({"convert", at("run"), at("half.bin"), "--bf16"});
+    EXPECT_LT(read_bytes(at("half.bin")).size(), read_bytes(at("model.bin")).size() * 52 / 100);
+    EXPECT_NEAR(loss(eval(at("half.bin"), text)), loss(original), 0.02);
+    EXPECT_NE(eval(at("half.bin"), text), original);
+}
+
+TEST_F(Tools, InitGoesOnFromEveryForm) {
+    expect_done({"convert", at("run"), at("model.bin")});
+    expect_done({"convert", at("run"), at("hf")});
+    double first = 0;
+    for (const std::string form : {"run", "hf", "model.bin"}) {
+        const std::string out = "from " + form;
+        expect_done(words("train", {{"data", text},
+                                    {"out", at(out)},
+                                    {"init", at(form)},
+                                    {"steps", "3"},
+                                    {"batch", "2"},
+                                    {"seq", "16"},
+                                    {"sample-tokens", "0"}}));
+        const auto log = read_log(at(out + "/log.jsonl"));
+        EXPECT_NEAR(log[0].loss, read_log(at("run/log.jsonl")).back().loss, 1e-9) << form;
+        if (first == 0) first = log.back().loss;
+        EXPECT_EQ(log.back().loss, first) << form;
+    }
+}
+
+TEST_F(Tools, InfoKnowsEveryFileOfARun) {
+    expect_done({"convert", at("run"), at("model.bin")});
+    const std::pair<const char*, const char*> forms[] = {{"run", "checkpoint"},
+                                                         {"run/latest", "checkpoint"},
+                                                         {"run/latest/model.safetensors", "safetensors"},
+                                                         {"run/latest/optimizer.safetensors", "adam_m"},
+                                                         {"run/log.jsonl", "30"},
+                                                         {"run/data/train.bin", "shard"},
+                                                         {"model.bin", "llm.c"},
+                                                         {"text.txt", "text"}};
+    for (const auto& [path, word] : forms)
+        for (const bool verify : {false, true}) {
+            std::vector<std::string> arguments = {"info", at(path)};
+            if (verify) arguments.push_back("--verify");
+            const std::string out = expect_done(arguments);
+            EXPECT_NE(out.find(word), std::string::npos) << path << ":\n" << out;
+        }
+    expect_done({"info", at("run/latest/tokenizer.json")});
+    expect_done({"info", at("run/latest/trainer_state.json")});
+    expect_done({"info", at("run/latest/config.json")});
+}
+
+TEST_F(Tools, ReadingChangesNothing) {
+    generate({{"tokens", "1"}});
+    eval(at("run"), text);
+    expect_done({"info", at("run")});
+    EXPECT_EQ(snapshot().size(), read_model_files);
+}
+
+TEST_F(Tools, HelpOfEveryCommand) {
+    for (const char* command : {"train", "generate", "eval", "convert", "tokenize", "info"}) {
+        const std::string help = expect_done({command, "--help"});
+        EXPECT_TRUE(help.starts_with("Usage: train_gpt2")) << help;
+    }
+    EXPECT_NE(expect_done({"--help"}).find("generate"), std::string::npos);
+}

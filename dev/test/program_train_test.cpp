@@ -1,0 +1,282 @@
+// The program trains: what a run leaves behind, exact resume, accumulation, schedules, clipping, and what happens when.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "dev/test/program.h"
+#include "io/dataset.h"
+#include "io/log.h"
+#include "io/safetensors.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+class Train : public Program {
+protected:
+    std::vector<LogEntry> log_of(const std::string& out, const std::string& split) const {
+        std::vector<LogEntry> entries;
+        for (const LogEntry& e : read_log(at(out + "/log.jsonl")))
+            if (e.split == split) entries.push_back(e);
+        return entries;
+    }
+    std::vector<int64_t> steps_of(const std::string& out, const std::string& split) const {
+        std::vector<int64_t> steps;
+        for (const LogEntry& e : log_of(out, split)) steps.push_back(e.step);
+        return steps;
+    }
+    std::vector<float> parameters_of(const std::string& out) const {
+        const SafetensorsFile file(at(out + "/latest/model.safetensors"));
+        std::vector<float> all;
+        for (const auto& entry : file.entries()) {
+            all.resize(all.size() + entry.elements());
+            file.read(entry, all.data() + all.size() - entry.elements());
+        }
+        return all;
+    }
+    // The same model, moments, trainer's state and log: everything but the time that it took.
+    void expect_same_run(const std::string& a, const std::string& b) const {
+        for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+            EXPECT_TRUE(read_bytes(at(a + file)) == read_bytes(at(b + file))) << a << ", " << b << ": " << file;
+        const auto timeless = [&](const std::string& path) {
+            std::vector<nlohmann::json> lines;
+            std::istringstream file(read_bytes(at(path)));
+            for (std::string line; std::getline(file, line);) {
+                lines.push_back(nlohmann::json::parse(line));
+                lines.back().erase("seconds"), lines.back().erase("tokens_per_second");
+            }
+            return lines;
+        };
+        EXPECT_EQ(timeless(a + "/log.jsonl"), timeless(b + "/log.jsonl"));
+        const auto state = [&](const std::string& out) {
+            auto json = nlohmann::json::parse(read_bytes(at(out + "/latest/trainer_state.json")));
+            json.erase("seconds");
+            return json;
+        };
+        EXPECT_EQ(state(a), state(b));
+    }
+    // `to` as `from` was when its checkpoint of `step` had just been saved, and a few lines had gone to the log since.
+    void rewind(const std::string& from, const std::string& to, const std::string& step) const {
+        fs::copy(at(from), at(to), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+        for (const std::string& name : listing(at(to)))
+            if (name.starts_with("step_") && name > step) fs::remove_all(at(to + "/" + name));
+        fs::remove(at(to + "/latest"));
+        fs::create_directory_symlink(step, at(to + "/latest"));
+    }
+};
+
+// Odd sizes, more than one thread's worth of rows, and more steps than the text has batches: a second epoch begins.
+const Args odd = {{"layers", "2"}, {"heads", "3"},  {"channels", "33"},  {"context", "37"},   {"batch", "7"},
+                  {"seq", "37"},   {"steps", "14"}, {"save-every", "7"}, {"eval-every", "4"}, {"keep", "0"}};
+
+Args with(Args args, const Args& more) {
+    for (const auto& [name, value] : more) args[name] = value;
+    return args;
+}
+
+}  // namespace
+
+TEST_F(Train, LeavesLogReportAndCheckpoint) {
+    const std::string out = train("run", {{"steps", "60"}, {"eval-every", "20"}});
+    EXPECT_EQ(listing(at("run")),
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html", "step_000060"}));
+    const auto files = listing(at("run/latest"));
+    for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json",
+                             "tokenizer_config.json", "trainer_state.json"})
+        EXPECT_TRUE(std::ranges::count(files, name)) << name;
+    EXPECT_EQ(fs::read_symlink(at("run/latest")), "step_000060");
+
+    std::istringstream log(read_bytes(at("run/log.jsonl")));
+    int64_t train_lines = 0, val_lines = 0;
+    for (std::string line; std::getline(log, line);) {
+        const auto entry = nlohmann::ordered_json::parse(line);
+        std::vector<std::string> keys;
+        for (const auto& item : entry.items()) keys.push_back(item.key());
+        const bool val = entry["split"] == "val";
+        const std::vector<std::string> wanted =
+            val ? std::vector<std::string>{"step", "split", "loss", "seconds"}
+                : std::vector<std::string>{"step", "split", "loss", "lr", "grad_norm", "tokens_per_second", "seconds"};
+        EXPECT_EQ(keys, wanted);
+        ++(val ? val_lines : train_lines);
+    }
+    EXPECT_EQ(train_lines, 60);
+    EXPECT_EQ(val_lines, 4);  // before the first step, then every 20
+    const auto losses = log_of("run", "train"), vals = log_of("run", "val");
+    EXPECT_NEAR(losses.front().loss, std::log(256.0), 0.1);  // it begins knowing nothing
+    EXPECT_LT(losses.back().loss, 4.0);
+    EXPECT_LT(vals.back().loss, 4.0);
+    for (size_t i = 0; i < losses.size(); ++i) {
+        EXPECT_EQ(losses[i].step, static_cast<int64_t>(i) + 1);
+        EXPECT_GT(losses[i].tokens_per_second, 0);
+        EXPECT_GT(losses[i].seconds, i == 0 ? 0 : losses[i - 1].seconds);
+    }
+
+    const std::string report = read_bytes(at("run/report.html"));
+    EXPECT_NE(report.find("<svg"), std::string::npos);
+    EXPECT_NE(report.find("</html>"), std::string::npos);
+    EXPECT_LT(out.find("memory: "), out.find("step 0"));  // the plan comes before the first step
+    EXPECT_NE(out.find("together "), std::string::npos);
+}
+
+TEST_F(Train, SameBitsForAnyNumberOfThreads) {
+    train("one", with(odd, {{"threads", "1"}}));
+    for (const char* threads : {"2", "3"}) {
+        train(threads, with(odd, {{"threads", threads}}));
+        expect_same_run("one", threads);
+    }
+    train("other", with(odd, {{"seed", "1"}}));
+    EXPECT_FALSE(read_bytes(at("one/latest/model.safetensors")) == read_bytes(at("other/latest/model.safetensors")));
+}
+
+TEST_F(Train, ResumedIsAsUnbroken) {
+    train("whole", with(odd, {{"threads", "2"}}));
+    for (const char* threads : {"1", "2", "3"}) {
+        rewind("whole", threads, "step_000007");
+        EXPECT_NE(expect_done({"train", "--resume", "--out", at(threads), "--threads", threads}).find("after step 7"),
+                  std::string::npos);
+        expect_same_run("whole", threads);
+    }
+}
+
+TEST_F(Train, ResumesAfterBeingKilled) {
+    const Args long_run = {{"steps", "80"}, {"save-every", "10"}, {"eval-every", "25"}};
+    train("whole", long_run);
+    const Child child = start(training("killed", long_run));
+    while (!path_exists(at("killed/latest")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(1000);
+    kill(child.pid, SIGKILL);
+    finish(child);
+    expect_done({"train", "--resume", "--out", at("killed")});
+    expect_same_run("whole", "killed");
+    for (const std::string& name : listing(at("killed"))) EXPECT_FALSE(name.ends_with(".tmp")) << name;
+}
+
+TEST_F(Train, ResumeGoesFurtherWithMoreSteps) {
+    train("run", {{"schedule", "constant"}, {"warmup", "0"}});
+    train("whole", {{"schedule", "constant"}, {"warmup", "0"}, {"steps", "9"}});
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "9"});
+    EXPECT_EQ(read_bytes(at("run/latest/model.safetensors")), read_bytes(at("whole/latest/model.safetensors")));
+    EXPECT_EQ(steps_of("run", "train"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST_F(Train, AccumulatedIsAsTheLargeBatch) {
+    const Args large = {{"batch", "8"}, {"total-batch", "128"}, {"steps", "10"}};
+    train("8", large);
+    const auto wanted = log_of("8", "train");
+    for (const char* batch : {"4", "2", "1"}) {
+        train(batch, with(large, {{"batch", batch}}));
+        const auto found = log_of(batch, "train");
+        ASSERT_EQ(found.size(), wanted.size());
+        for (size_t i = 0; i < found.size(); ++i) {
+            EXPECT_NEAR(found[i].loss, wanted[i].loss, 1e-5 * wanted[i].loss)
+                << "batch " << batch << ", step " << i + 1;
+            EXPECT_NEAR(found[i].grad_norm, wanted[i].grad_norm, 1e-4 * wanted[i].grad_norm);
+        }
+    }
+}
+
+TEST_F(Train, SchedulesWarmUpAndFall) {
+    const Args common = {{"steps", "20"}, {"warmup", "5"}, {"lr", "0.01"}, {"final-lr-frac", "0.2"}};
+    for (const std::string schedule : {"cosine", "linear", "constant", "wsd"}) {
+        train(schedule, with(common, {{"schedule", schedule}}));
+        const auto log = log_of(schedule, "train");
+        ASSERT_EQ(log.size(), 20u);
+        for (int s = 1; s <= 20; ++s) {
+            const double left = (20 - s) / 15.0;
+            double lr = 0.01;
+            if (s < 5)
+                lr = 0.01 * s / 5;
+            else if (schedule == "cosine")
+                lr = 0.002 + 0.008 * (1 - std::cos(std::acos(-1.0) * left)) / 2;
+            else if (schedule == "linear")
+                lr = 0.002 + 0.008 * left;
+            else if (schedule == "wsd" && s > 17)
+                lr = 0.002 + 0.008 * (1 - std::sqrt((s - 17) / 3.0));
+            EXPECT_NEAR(log[s - 1].lr, lr, 1e-12) << schedule << ", step " << s;
+        }
+    }
+}
+
+TEST_F(Train, ClippingShortensTheStepAndNotTheLog) {
+    train("still", {{"lr", "0"}});  // the initial parameters
+    train("free", {{"clip", "0"}});
+    train("loose", {{"clip", "1000000"}});
+    train("tight", {{"clip", "1e-9"}, {"weight-decay", "0"}});  // down to where AdamW's epsilon counts
+    EXPECT_EQ(parameters_of("free"), parameters_of("loose"));
+    EXPECT_EQ(log_of("free", "train")[0].grad_norm, log_of("tight", "train")[0].grad_norm);
+    EXPECT_GT(log_of("tight", "train")[5].grad_norm, 0.1);
+    const auto initial = parameters_of("still");
+    const auto moved = [&](const std::string& out) {
+        double sum = 0;
+        const auto parameters = parameters_of(out);
+        for (size_t i = 0; i < parameters.size(); ++i) sum += std::abs(parameters[i] - initial[i]);
+        return sum;
+    };
+    EXPECT_GT(moved("free"), 0);
+    EXPECT_GT(moved("tight"), 0);
+    EXPECT_LT(moved("tight"), moved("free") / 100);
+}
+
+TEST_F(Train, OptimizersSettingsReachIt) {
+    train("plain");
+    const std::string plain = read_bytes(at("plain/latest/model.safetensors"));
+    for (const auto& [name, value] :
+         Args{{"lr", "0.002"}, {"weight-decay", "0.5"}, {"beta1", "0.8"}, {"beta2", "0.9"}}) {
+        train(name, {{name, value}});
+        EXPECT_FALSE(read_bytes(at(name + "/latest/model.safetensors")) == plain) << name;
+    }
+}
+
+TEST_F(Train, EveryManySteps) {
+    const std::string often =
+        train("often",
+              {{"eval-every", "2"}, {"sample-every", "3"}, {"sample-tokens", "5"}, {"save-every", "1"}, {"keep", "2"}});
+    EXPECT_EQ(steps_of("often", "val"), (std::vector<int64_t>{0, 2, 4, 6}));
+    EXPECT_EQ(listing(at("often")),
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html", "step_000005", "step_000006"}));
+    for (int step = 0; step <= 6; ++step)
+        EXPECT_EQ(often.find("sample after step " + std::to_string(step)) != std::string::npos, step == 3 || step == 6);
+
+    const std::string once = train(
+        "once",
+        {{"eval-every", "0"}, {"sample-every", "0"}, {"sample-tokens", "5"}, {"save-every", "0"}, {"steps", "5"}});
+    EXPECT_EQ(steps_of("once", "val"), (std::vector<int64_t>{5}));
+    EXPECT_EQ(listing(at("once")),
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html", "step_000005"}));
+    EXPECT_NE(once.find("sample after step 5"), std::string::npos);
+
+    const std::string silent = train("silent", {{"sample-every", "1"}, {"save-every", "2"}, {"keep", "0"}});
+    EXPECT_EQ(silent.find("sample"), std::string::npos);
+    EXPECT_EQ(listing(at("silent")), (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html",
+                                                               "step_000002", "step_000004", "step_000006"}));
+}
+
+TEST_F(Train, StartsInAnEmptyDirectory) {
+    fs::create_directory(at("run"));
+    train("run");
+    EXPECT_TRUE(path_exists(at("run/latest/model.safetensors")));
+}
+
+TEST_F(Train, OnSeveralShards) {
+    std::vector<uint16_t> tokens;
+    for (const char c : read_bytes(text)) tokens.push_back(static_cast<uint8_t>(c));
+    fs::create_directory(at("shards"));
+    write_shard(at("shards/t_train_0.bin"), {tokens.begin(), tokens.begin() + 1000});
+    write_shard(at("shards/t_train_1.bin"), {tokens.begin() + 1000, tokens.begin() + 2200});
+    write_shard(at("shards/t_val_0.bin"), {tokens.begin() + 2200, tokens.end()});
+    const std::string out = train("run", {{"data", at("shards/t_train_*.bin")}, {"val", at("shards/t_val_*.bin")}});
+    EXPECT_NE(out.find("2200 tokens to train on, " + std::to_string(tokens.size() - 2200) + " to validate"),
+              std::string::npos)
+        << out;
+    train("again", {{"data", at("shards/t_train_*.bin")}, {"val", at("shards/t_val_*.bin")}, {"threads", "3"}});
+    EXPECT_EQ(parameters_of("run"), parameters_of("again"));
+    const std::string held_out = train("held out", {{"data", at("shards/*.bin")}});  // the last of several
+    EXPECT_NE(held_out.find("2200 tokens to train on"), std::string::npos) << held_out;
+}
+
+TEST_F(Train, WithMergesOfItsOwn) {
+    write_bytes(at("merges.txt"), "#version: 0.2\nt h\nth e\n");
+    const std::string out = train("run", {{"tokenizer", at("merges.txt")}, {"sample-tokens", "5"}});
+    EXPECT_NE(out.find("vocabulary 259"), std::string::npos) << out;  // 256 bytes, two merges, end of text
+    fs::remove(at("merges.txt"));                                     // the checkpoint has its own copy
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "8"});
+    expect_done({"generate", "--from", at("run"), "--prompt", "the", "--tokens", "4"});
+}
