@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -50,6 +51,13 @@ struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
     MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+        // What no machine has is told from this: counted exactly it might not fit an int64.
+        const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
+                             static_cast<double>(config.channels) * static_cast<double>(config.layers);
+        if (rough > 0x1p58) {
+            rows.emplace_back("activations, roughly", static_cast<int64_t>(std::min(rough, 0x1p62)));
+            return;
+        }
         const int64_t parameters = ParameterTable(config).size * 4;
         rows.emplace_back("parameters", parameters);
         if (keep != Keep::inference) {

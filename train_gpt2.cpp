@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
@@ -16,8 +17,10 @@
 #include "io/dataset.h"
 #include "io/error.h"
 #include "io/log.h"
+#include "io/new_directory.h"
 #include "io/options.h"
 #include "io/report.h"
+#include "io/text_cache.h"
 #include "io/tokenizer.h"
 #include "layers/peak_cpu.h"
 #include "memory_plan.h"
@@ -27,11 +30,7 @@
 
 namespace {
 
-std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep,
-                                  const std::string& remedy) {
-    const MemoryPlan plan(config, B, T, keep);
-    if (keep == Keep::training) std::printf("memory: %s\n", plan.text().c_str());
-    plan.check(remedy);
+std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
     return std::make_unique<GPT2<Cpu>>(Cpu{}, config, B, T, keep);
 }
 
@@ -72,19 +71,13 @@ std::string sample_text(Model& model, const Tokenizer& tokenizer, int64_t tokens
 class Training {
 public:
     explicit Training(Options o) : options(std::move(o)) {
+        std::optional<NewDirectory> made;
         if (options.resume) {
-            checkpoint = find_latest_checkpoint(options.out).value_or("");
-            if (checkpoint.empty())
-                throw InputError(
-                    options.out +
-                    ": no checkpoint to resume from; leave out --resume, or name the run's directory with --out");
-            verify_checkpoint(checkpoint);
+            checkpoint = newest_checkpoint();
             state = read_trainer_state(checkpoint);
             options.fill_from_json(state.options);
-        } else if (std::filesystem::exists(options.out) && !std::filesystem::is_empty(options.out)) {
-            throw InputError(options.out +
-                             ": output directory: found files in it, expected none; continue that run with --resume, "
-                             "or choose another --out");
+        } else {
+            made.emplace(options.out);
         }
         const std::string start = options.resume ? checkpoint : options.init;
         tokenizer = open_tokenizer(start);
@@ -101,12 +94,13 @@ public:
                           "pass the --tokenizer that the model was trained with");
             if (!options.resume) options.use_model(config, tokenizer->name());
         }
-        std::filesystem::create_directories(options.out);
+        const MemoryPlan plan(config, options.batch, options.seq, Keep::training);
+        std::printf("memory: %s\n", plan.text().c_str());
+        plan.check("make --batch, --seq or the model smaller");
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
-        model =
-            make_model(config, options.batch, options.seq, Keep::training, "make --batch, --seq or the model smaller");
+        model = make_model(config, options.batch, options.seq, Keep::training);
         const Model::HostState host = model->download();
         optimizer = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())
@@ -119,6 +113,7 @@ public:
         }
         model->upload();
         log.emplace(options.out, options.resume ? state.step : -1);
+        if (made) made->keep();
         schedule = {options.schedule, options.lr, options.final_lr_frac, options.warmup, options.steps};
     }
 
@@ -126,6 +121,10 @@ public:
         const int64_t micro_batches = options.total_batch / (options.batch * options.seq);
         std::vector<int32_t> x(static_cast<size_t>(options.batch * options.seq)), y(x.size());
         describe();
+        if (state.step >= options.steps) {
+            std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
+            return;
+        }
         Progress progress(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
                           measure_fma_peak());
         const double start = seconds_now() - state.seconds;
@@ -180,6 +179,18 @@ public:
 private:
     bool every(int64_t steps) const { return steps > 0 && state.step % steps == 0; }
 
+    // To resume from; whole, or the reason why not is thrown.
+    std::string newest_checkpoint() const {
+        const std::string latest = options.out + "/latest",
+                          found = find_latest_checkpoint(options.out).value_or(path_exists(latest) ? latest : "");
+        if (found.empty())
+            throw InputError(options.out +
+                             ": no checkpoint to resume from; leave out --resume, or name the run's "
+                             "directory with --out");
+        verify_checkpoint(found);
+        return found;
+    }
+
     std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& start) const {
         if (start.empty() || (options.given("tokenizer") && !options.resume)) return load_tokenizer(options.tokenizer);
         const auto own = read_model_tokenizer(start);
@@ -207,7 +218,6 @@ private:
             mean_loss(*model, *val, spread(val->windows(), batches * options.batch), options.batch, options.seq);
         if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
         log->write({.step = state.step, .split = "val", .loss = loss, .seconds = seconds});
-        last_val_loss = loss;
         std::printf("step %" PRId64 ": validation loss %.4f\n", state.step, loss);
         std::fflush(stdout);
         report();
@@ -241,7 +251,9 @@ private:
             page.facts.emplace_back(name, text);
         };
         fact("parameters", "%.2f M", static_cast<double>(model->table.size) / 1e6);
-        fact("validation loss", "%.4f", last_val_loss);
+        const auto val_entry = std::find_if(page.log.rbegin(), page.log.rend(),
+                                            [](const LogEntry& entry) { return entry.split == "val"; });
+        if (val_entry != page.log.rend()) fact("validation loss", "%.4f", val_entry->loss);
         fact("steps", "%.0f", static_cast<double>(state.step));
         fact("training time", "%.0f s", state.seconds);
         if (state.seconds > 0)
@@ -261,7 +273,6 @@ private:
     std::optional<Log> log;
     Schedule schedule;
     std::vector<std::pair<int64_t, std::string>> samples;
-    double last_val_loss = 0;
 };
 
 // A model to look at, not to train, and its tokenizer.
@@ -280,8 +291,9 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     if (seq > config.context)
         bad_input("--seq", "tokens", std::to_string(seq),
                   "at most the model's context " + std::to_string(config.context), "make it smaller");
-    auto model =
-        make_model(config, B, seq > 0 ? seq : config.context, Keep::inference, "make --batch or --seq smaller");
+    const int64_t T = seq > 0 ? seq : config.context;
+    MemoryPlan(config, B, T, Keep::inference).check("make --batch or --seq smaller");
+    auto model = make_model(config, B, T, Keep::inference);
     read_model(path, config, model->download().parameters);
     model->upload();
     return {std::move(model), tokenizer};
@@ -331,10 +343,9 @@ void run_tokenize(const Options& options) {
     if (std::filesystem::exists(options.out_path))
         throw InputError(options.out_path + ": exists already; choose another name");
     const MappedFile text(options.in_path);
-    const std::vector<int32_t> ids =
-        tokenizer->encode({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(text.size())});
-    write_shard(options.out_path, std::vector<uint16_t>(ids.begin(), ids.end()));
-    std::printf("%s: %zu tokens\n", options.out_path.c_str(), ids.size());
+    tokenize_to_shards({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(text.size())}, *tokenizer,
+                       options.out_path, {.shard_tokens = UINT32_MAX});
+    std::printf("%s: %" PRId64 " tokens\n", options.out_path.c_str(), Shard(options.out_path).size());
 }
 
 void run(const Options& options) {
@@ -351,15 +362,19 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
     try {
-        run(parse_options(argc, argv));
-        return 0;
-    } catch (const HelpRequest& help) {
-        std::fputs(help.text.c_str(), stdout);
-        return 0;
+        try {
+            run(parse_options(argc, argv));
+        } catch (const HelpRequest& help) {
+            std::fputs(help.text.c_str(), stdout);
+        }
+        if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
+        throw InputError(
+            "standard output: found that not all of it could be written, expected so; check the disc that it goes to");
     } catch (const InputError& error) {
         std::fprintf(stderr, "train_gpt2: %s\n", error.what());
     } catch (const std::filesystem::filesystem_error& error) {
-        std::fprintf(stderr, "train_gpt2: %s: %s\n", error.path1().c_str(), error.code().message().c_str());
+        std::fprintf(stderr, "train_gpt2: %s: found %s, expected a path that can be used; check it and the disc\n",
+                     error.path1().c_str(), error.code().message().c_str());
     } catch (const std::bad_alloc&) {
         std::fprintf(stderr, "train_gpt2: out of memory; make the model, --batch or --seq smaller\n");
     }

@@ -155,6 +155,11 @@ TEST_F(Train, ResumeGoesFurtherWithMoreSteps) {
     expect_done({"train", "--resume", "--out", at("run"), "--steps", "9"});
     EXPECT_EQ(read_bytes(at("run/latest/model.safetensors")), read_bytes(at("whole/latest/model.safetensors")));
     EXPECT_EQ(steps_of("run", "train"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+
+    const auto before = snapshot();  // a run that is done stays as it is
+    EXPECT_NE(expect_done({"train", "--resume", "--out", at("run")}).find("all 9 steps are done"), std::string::npos);
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "3"});
+    EXPECT_TRUE(snapshot() == before);
 }
 
 TEST_F(Train, AccumulatedIsAsTheLargeBatch) {
