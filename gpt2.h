@@ -117,13 +117,21 @@ public:
 
     double gradient_norm() override { return std::sqrt(global_norm_squared(dev, gradients.get(), table.size)); }
 
-    void update(const AdamW& adamw, double grad_scale, int64_t step) override {
+    void update(const Optimizer& optimizer, double grad_scale, int64_t step) override {
+        std::vector<MuonMatrix<scalar>> matrices;
         for (const Parameter& p : table.rows) {
-            AdamW o = adamw;
-            if (!p.decay()) o.weight_decay = 0;
+            if (optimizer.muon && p.per_layer && p.shape.size() == 2) {
+                for (int64_t l = 0; l < p.copies; ++l)
+                    matrices.push_back({parameters.get() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l),
+                                        p.shape[0], p.shape[1]});
+                continue;
+            }
+            AdamW adamw = optimizer.adamw;
+            if (!p.decay()) adamw.weight_decay = 0;
             adamw_update(dev, parameters.get() + p.offset, gradients.get() + p.offset, m.get() + p.offset,
-                         v.get() + p.offset, p.copies * p.stride, o, static_cast<scalar>(grad_scale), step);
+                         v.get() + p.offset, p.copies * p.stride, adamw, static_cast<scalar>(grad_scale), step);
         }
+        muon_update(dev, matrices, optimizer.muon.value_or(Muon{}), static_cast<scalar>(grad_scale));
         zero(dev, gradients.get(), table.size);
     }
 

@@ -2,9 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "gpt2_tensors.h"
 #include "layers/adamw.h"
+#include "layers/muon.h"
+
+struct Optimizer {
+    AdamW adamw{};
+    std::optional<Muon> muon{};
+};
 
 struct Model {
     explicit Model(const GPT2Config& c) : config(c), table(c) {}
@@ -37,7 +44,7 @@ struct Model {
     }
 
     virtual double gradient_norm() = 0;
-    // One AdamW step on gradients * grad_scale, weight decay on matrices only; step counts from 1. Gradients are zero
-    // after it.
-    virtual void update(const AdamW& adamw, double grad_scale, int64_t step) = 0;
+    // One step on gradients * grad_scale; step counts from 1. AdamW, with weight decay on matrices only; Muon, where
+    // given, for the blocks' matrices, with its momentum in m. Gradients are zero after it.
+    virtual void update(const Optimizer& optimizer, double grad_scale, int64_t step) = 0;
 };

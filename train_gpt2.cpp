@@ -102,19 +102,21 @@ public:
         val.emplace(data.val, options.seq);
         model = make_model(config, options.batch, options.seq, Keep::training);
         const Model::HostState host = model->download();
-        optimizer = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
+        optimizer_state = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
         else
             read_model(start, config, host.parameters);
         if (options.resume) {
-            read_optimizer(checkpoint, optimizer);
+            read_optimizer(checkpoint, optimizer_state);
             sampler->seek(state.position);
         }
         model->upload();
         log.emplace(options.out, options.resume ? state.step : -1);
         if (made) made->keep();
         schedule = {options.schedule, options.lr, options.final_lr_frac, options.warmup, options.steps};
+        muon_schedule = schedule;
+        muon_schedule.lr = options.muon_lr;
     }
 
     void run() {
@@ -140,9 +142,12 @@ public:
             }
             loss /= static_cast<double>(options.total_batch);
             const double norm = model->gradient_norm(), lr = schedule.at(step);
-            const AdamW adamw{
-                .lr = lr, .beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay};
-            model->update(adamw, clip_scale(norm, options.clip), step);
+            Optimizer optimizer{
+                .adamw = {
+                    .lr = lr, .beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay}};
+            if (options.optimizer == "muon")
+                optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
+            model->update(optimizer, clip_scale(norm, options.clip), step);
             const double now = seconds_now(), speed = static_cast<double>(options.total_batch) / (now - step_start);
             state = {.step = step,
                      .position = sampler->position(),
@@ -233,8 +238,8 @@ private:
 
     void save() {
         const Model::HostState host = model->download();
-        const std::string path =
-            save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer, state, options.keep);
+        const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,
+                                                 optimizer_state, state, options.keep);
         std::printf("saved %s\n", path.c_str());
         std::fflush(stdout);
     }
@@ -269,9 +274,9 @@ private:
     std::optional<BatchSampler> sampler;
     std::optional<WindowReader> val;
     std::unique_ptr<Model> model;
-    std::vector<OptimizerBuffer> optimizer;
+    std::vector<OptimizerBuffer> optimizer_state;
     std::optional<Log> log;
-    Schedule schedule;
+    Schedule schedule, muon_schedule;
     std::vector<std::pair<int64_t, std::string>> samples;
 };
 

@@ -162,7 +162,7 @@ private:
             name, Unit::flops, model.flops_per_token(T) * static_cast<double>(B * T),
             [&] {
                 model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(B * T));
-                model.update(AdamW{}, clip_scale(model.gradient_norm(), 1.0), ++steps);
+                model.update(Optimizer{}, clip_scale(model.gradient_norm(), 1.0), ++steps);
             },
             runs);
     }

@@ -166,7 +166,7 @@ private:
             losses.push_back(model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N)) /
                              static_cast<double>(N));
             norms.push_back(model.gradient_norm());
-            model.update(adamw, clip_scale(norms.back(), real("clip")), step);
+            model.update({.adamw = adamw}, clip_scale(norms.back(), real("clip")), step);
         }
         compare("train.losses", losses.data(), steps);
         compare("train.grad_norms", norms.data(), steps);

@@ -253,6 +253,8 @@ void Options::check() const {
     if (command != "train") return;
     if (warmup > steps)
         bad_option("--warmup", to_text(warmup), "at most --steps " + to_text(steps), "lower --warmup or raise --steps");
+    if (given("muon-lr") && optimizer != "muon")
+        bad_option("--muon-lr", "with --optimizer " + optimizer, "--optimizer muon", "leave one of them out");
     if (context > 0) {
         if (channels % heads != 0)
             bad_option("--channels", to_text(channels), "a multiple of --heads " + to_text(heads),

@@ -20,9 +20,9 @@ struct Options {
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens an update
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
-    double lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
+    double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
     double clip = 0;                                           // 0: none
-    std::string optimizer, matmul, recompute;                  // one choice each so far
+    std::string optimizer, matmul, recompute;
     int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: at the end only
     int64_t eval_batches = 0, sample_tokens = 0;
     int64_t keep = 0;  // newest checkpoints kept; 0: all

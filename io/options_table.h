@@ -65,15 +65,18 @@ inline constexpr Command commands[] = {
 };
 
 // Defaults that go with the model. "init" is for --init: fine-tuning rather than training from nothing.
-inline constexpr const char* preset_columns[] = {"batch", "seq", "steps", "warmup", "lr", "beta2"};
+inline constexpr const char* preset_columns[] = {"batch", "seq", "steps", "warmup", "lr", "beta2", "optimizer"};
 struct Preset {
     const char* name;
     std::array<const char*, std::size(preset_columns)> values;
 };
 inline constexpr Preset presets[] = {
-    {"tiny", {"16", "128", "3000", "100", "0.003", "0.99"}},  {"d12", {"4", "1024", "20000", "700", "0.0006", "0.95"}},
-    {"d24", {"4", "1024", "20000", "700", "0.0003", "0.95"}}, {"d36", {"4", "1024", "20000", "700", "0.00025", "0.95"}},
-    {"d48", {"4", "1024", "20000", "700", "0.0002", "0.95"}}, {"init", {"4", "256", "500", "20", "0.00005", "0.95"}},
+    {"tiny", {"16", "128", "3400", "100", "0.003", "0.99", "muon"}},
+    {"d12", {"4", "1024", "20000", "700", "0.0006", "0.95", "adamw"}},
+    {"d24", {"4", "1024", "20000", "700", "0.0003", "0.95", "adamw"}},
+    {"d36", {"4", "1024", "20000", "700", "0.00025", "0.95", "adamw"}},
+    {"d48", {"4", "1024", "20000", "700", "0.0002", "0.95", "adamw"}},
+    {"init", {"4", "256", "500", "20", "0.00005", "0.95", "adamw"}},
 };
 
 struct Row {
@@ -135,9 +138,9 @@ inline const std::vector<Group> groups = {
           "what the learning rate does then", saved},
          {"final-lr-frac", Real{&O::final_lr_frac, 0, 1}, "0.1", "FRACTION", "of --lr, where the learning rate ends",
           saved},
-         {"optimizer", Text{&O::optimizer, {"adamw"}, {"muon"}}, "adamw", nullptr, "muon is not built yet",
-          saved | fixed},
-         {"muon-lr", NotBuilt{true}, nullptr, "RATE", "not built yet"},
+         {"optimizer", Text{&O::optimizer, {"adamw", "muon"}}, nullptr, nullptr,
+          "muon: for the blocks' matrices, adamw for the rest", saved | fixed},
+         {"muon-lr", Real{&O::muon_lr, 0, 10}, "0.02", "RATE", "Muon's highest learning rate", saved},
          {"weight-decay", Real{&O::weight_decay, 0, 100}, "0.1", "RATE",
           "pull of matrices to zero, times the learning rate", saved},
          {"beta1", Real{&O::beta1, 0, 0.999999}, "0.9", "FRACTION", "AdamW's memory of the gradient", saved},

@@ -132,12 +132,11 @@ inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int
 }
 
 // C's rectangle [rows) x [columns) on the calling thread. `epilogue(m, n, lanes)` is called for each row of each
-// finished tile, while it is in L1: C[m][n … n + lanes) holds the product.
+// finished tile, while it is in L1: C[m][n … n + lanes) holds the product. `panels`: scratch_floats() of memory.
 template <Order A, Order B, class Epilogue>
-void block(Cpu& cpu, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-           float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
+void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
+           int64_t ldb, float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
     const int64_t k_blocks = ceil_div(K, KC), m_blocks = ceil_div(rows.size(), MC);
-    float* const panels = cpu.scratch(scratch_floats());
     float* const packed_a = panels + KG * KC * NC;
     for (int64_t n0 = columns.begin; n0 < columns.end; n0 += NC)
         for (int64_t group = 0; group < k_blocks; group += KG) {
@@ -199,8 +198,8 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
         const int64_t down = threads / across, me = omp_get_thread_num();
         const Range p = part_of(panels, across, me % across);
         const Range m = part_of(M, down, me / across);
-        block<A, B>(cpu, m, {p.begin * NR, std::min(N, p.end * NR)}, K, a, lda, b, ldb, c, ldc, accumulate, epilogue,
-                    row_sums);
+        block<A, B>(cpu.scratch(scratch_floats()), m, {p.begin * NR, std::min(N, p.end * NR)}, K, a, lda, b, ldb, c,
+                    ldc, accumulate, epilogue, row_sums);
     }
 }
 

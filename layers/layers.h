@@ -9,3 +9,4 @@
 #include "layers/global_norm_cpu.h"
 #include "layers/layernorm_cpu.h"
 #include "layers/matmul_cpu.h"
+#include "layers/muon_cpu.h"

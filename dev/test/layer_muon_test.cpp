@@ -1,0 +1,86 @@
+// Muon: Cpu against Reference over shapes, the same bits for any number of threads, NaN.
+#include "layers/muon_cpu.h"
+
+#include "layer_check.h"
+
+namespace {
+
+struct Matrix {
+    Matrix(int64_t r, int64_t c)
+        : rows(r), cols(c), param(uniform(r * c)), momentum(uniform(r * c)), grad(uniform(r * c)) {}
+    template <class Device>
+    auto on(Device& dev) {
+        return MuonMatrix<typename Device::scalar>{param.on(dev), momentum.on(dev), grad.on(dev), rows, cols};
+    }
+    int64_t rows, cols;
+    Values param, momentum, grad;
+};
+
+const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
+
+TEST(MuonLayer, CpuAgreesWithReference) {
+    Cpu cpu;
+    Reference<double> reference;
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
+                                     {1, 7},
+                                     {9, 1},
+                                     {5, 5},
+                                     {16, 16},
+                                     {47, 49},
+                                     {49, 47},
+                                     {96, 33},
+                                     {31, 160}}) {
+        SCOPED_TRACE(testing::PrintToString(std::pair{rows, cols}));
+        Matrix w(rows, cols);
+        muon_update(cpu, {w.on(cpu)}, settings, 0.25f);
+        muon_update(reference, {w.on(reference)}, settings, 0.25);
+        for (double& m : w.param.magnitude)
+            m = 1 + settings.lr * 3.5;  // the parameter, and a step of an orthogonal direction
+        for (double& m : w.momentum.magnitude) m = 1;
+        // Each of five steps multiplies an error in a small singular value by up to 3.4: 3.4^5 = 480 roundings of the
+        // step.
+        w.param.expect_close("param", 32 * roundoff);
+        w.momentum.expect_close("momentum", 3 * roundoff);
+    }
+}
+
+TEST(MuonLayer, AZeroGradientOnlyDecays) {
+    Cpu cpu;
+    Matrix w(6, 40);
+    std::fill_n(w.grad.on(cpu), w.grad.size(), 0.0f);
+    std::fill_n(w.momentum.on(cpu), w.momentum.size(), 0.0f);
+    muon_update(cpu, {w.on(cpu)}, settings, 1.0f);
+    for (int64_t i = 0; i < w.param.size(); ++i)
+        EXPECT_NEAR(static_cast<double>(w.param.on(cpu)[i]), w.param[i] * (1 - 0.05 * 0.3), 1e-7);
+}
+
+TEST(MuonLayer, SameBitsForAnyNumberOfThreads) {
+    std::vector<std::vector<float>> results;
+    for (const int threads : {1, 2, 3}) {
+        omp_set_num_threads(threads);
+        Cpu cpu;
+        generator().seed(5);
+        std::vector<std::unique_ptr<Matrix>> matrices;
+        std::vector<MuonMatrix<float>> updates;
+        std::vector<float> bits;
+        for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 32}, {30, 50}, {48, 48}, {32, 64}, {7, 3}})
+            matrices.push_back(std::make_unique<Matrix>(rows, cols)), updates.push_back(matrices.back()->on(cpu));
+        muon_update(cpu, updates, settings, 0.5f);
+        for (const auto& w : matrices) bits.insert(bits.end(), w->param.on(cpu), w->param.on(cpu) + w->param.size());
+        results.push_back(bits);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+    EXPECT_EQ(0, std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)));
+    EXPECT_EQ(0, std::memcmp(results[0].data(), results[2].data(), results[0].size() * sizeof(float)));
+}
+
+TEST(MuonLayer, NaNStaysInItsMatrixAndShows) {
+    Cpu cpu;
+    Matrix sick(8, 9), well(9, 8);
+    sick.grad.on(cpu)[13] = NAN;
+    muon_update(cpu, {sick.on(cpu), well.on(cpu)}, settings, 1.0f);
+    EXPECT_TRUE(std::isnan(sick.param.on(cpu)[0]));
+    for (int64_t i = 0; i < well.param.size(); ++i) EXPECT_TRUE(std::isfinite(well.param.on(cpu)[i]));
+}
+
+}  // namespace

@@ -1,0 +1,79 @@
+// Muon (Jordan et al. 2024), as torch.optim.Muon: momentum, made nearly orthogonal by Newton-Schulz steps, for
+// matrices.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "layers/device.h"
+
+struct Muon {
+    double lr = 0.02, momentum = 0.95, weight_decay = 0;
+};
+
+// A matrix to update: param, grad, momentum (rows,cols).
+template <class T>
+struct MuonMatrix {
+    T *param, *momentum;
+    const T* grad;
+    int64_t rows, cols;
+};
+
+namespace muon {
+
+// One step of the quintic iteration: X = c1 X + (c3 A + c5 A²) X with A = X Xᵀ drives all singular values towards 1.
+constexpr double c1 = 3.4445, c3 = -4.7750, c5 = 2.0315;
+constexpr int steps = 5;
+constexpr double smallest_norm = 1e-7;
+
+inline double step_size(const Muon& o, int64_t rows, int64_t cols) {
+    return o.lr * std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
+}
+
+}  // namespace muon
+
+// For each matrix, with gradient g = grad_scale * grad:
+//   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
+//   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
+// The Gram matrix A is taken on the shorter side; on a tall X the step reads X = c1 X + X (c3 A + c5 A²), A = Xᵀ X.
+template <class T>
+void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, const Muon& o, T grad_scale) {
+    for (const MuonMatrix<T>& w : matrices) {
+        const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols), k = std::max(w.rows, w.cols);
+        const T keep = T(o.momentum), take = T(1 - o.momentum);
+        // x (n,k): the matrix with its shorter side first.
+        const auto place = [&](int64_t i) { return w.rows <= w.cols ? i : i % w.cols * k + i / w.cols; };
+        std::vector<T> x(static_cast<size_t>(size)), next(x.size()), gram(static_cast<size_t>(n * n)),
+            poly(gram.size());
+        T squares = 0;
+        for (int64_t i = 0; i < size; ++i) {
+            const T g = grad_scale * w.grad[i];
+            w.momentum[i] = keep * w.momentum[i] + take * g;
+            const T u = take * g + keep * w.momentum[i];
+            x[static_cast<size_t>(place(i))] = u;
+            squares += u * u;
+        }
+        const T norm = std::max(std::sqrt(squares), T(muon::smallest_norm));
+        for (T& value : x) value /= norm;
+        for (int step = 0; step < muon::steps; ++step) {
+            const auto product = [&](std::vector<T>& out, const std::vector<T>& p, const std::vector<T>& q, int64_t K,
+                                     bool q_transposed, int64_t columns) {
+                for (int64_t i = 0; i < n; ++i)
+                    for (int64_t j = 0; j < columns; ++j) {
+                        T sum = 0;
+                        for (int64_t l = 0; l < K; ++l)
+                            sum += p[static_cast<size_t>(i * K + l)] *
+                                   q[static_cast<size_t>(q_transposed ? j * K + l : l * columns + j)];
+                        out[static_cast<size_t>(i * columns + j)] = sum;
+                    }
+            };
+            product(gram, x, x, k, true, n);
+            product(poly, gram, gram, n, false, n);
+            for (size_t i = 0; i < poly.size(); ++i) poly[i] = T(muon::c3) * gram[i] + T(muon::c5) * poly[i];
+            product(next, poly, x, n, false, k);
+            for (size_t i = 0; i < x.size(); ++i) x[i] = T(muon::c1) * x[i] + next[i];
+        }
+        const T rate = T(muon::step_size(o, w.rows, w.cols)), shrink = T(1 - o.lr * o.weight_decay);
+        for (int64_t i = 0; i < size; ++i) w.param[i] = w.param[i] * shrink - rate * x[static_cast<size_t>(place(i))];
+    }
+}

@@ -1,0 +1,97 @@
+// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "layers/gemm_cpu.h"
+#include "layers/muon.h"
+#include "layers/simd.h"
+
+namespace muon {
+
+using gemm::Order;
+using simd::vfloat;
+
+// c (n,n) = A (n,K) · B (K,n), known to be symmetric: rows of strips up to the diagonal, then mirrored.
+template <Order A, Order B>
+void multiply_symmetric(float* scratch, int64_t n, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+                        float* c) {
+    constexpr int64_t strip = 4 * gemm::MR;
+    for (int64_t begin = 0; begin < n; begin += strip) {
+        const int64_t end = std::min(n, begin + strip);
+        gemm::block<A, B>(scratch, {begin, end}, {0, end}, K, a, lda, b, ldb, c, n, false, gemm::NoEpilogue{}, nullptr);
+    }
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = i + 1; j < n; ++j) c[i * n + j] = c[j * n + i];
+}
+
+inline void update(float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
+    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
+    const bool tall = w.rows > w.cols;
+    float* const scratch = memory;
+    float* x = memory + gemm::scratch_floats();
+    float* next = x + size;
+    float *const gram = next + size, *const poly = gram + n * n;
+
+    const vfloat keep = simd::set1(static_cast<float>(o.momentum)),
+                 take = simd::set1(static_cast<float>(1 - o.momentum));
+    vfloat squares{};
+    for (int64_t i = 0; i < size; i += simd::W) {
+        const int64_t left = size - i;
+        const vfloat g = simd::load_n(w.grad + i, left) * grad_scale;
+        const vfloat m = simd::fma(keep, simd::load_n(w.momentum + i, left), take * g);
+        const vfloat u = simd::fma(keep, m, take * g);
+        simd::store_n(w.momentum + i, m, left);
+        simd::store_n(x + i, u, left);
+        squares = simd::fma(u, u, squares);
+    }
+    const float inverse = 1 / std::max(std::sqrt(simd::sum(squares)), static_cast<float>(smallest_norm));
+    simd::map(x, size, [=](vfloat u, int64_t, int64_t) { return u * inverse; });
+
+    for (int step = 0; step < steps; ++step) {
+        if (tall)  // A = Xᵀ X
+            multiply_symmetric<Order::k_first, Order::k_first>(scratch, n, w.rows, x, n, x, n, gram);
+        else  // A = X Xᵀ
+            multiply_symmetric<Order::k_last, Order::k_last>(scratch, n, w.cols, x, w.cols, x, w.cols, gram);
+        multiply_symmetric<Order::k_last, Order::k_first>(scratch, n, n, gram, n, gram, n, poly);
+        simd::map(poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
+            return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
+                             p * static_cast<float>(c5));
+        });
+        const float *const left_factor = tall ? x : poly, *const right = tall ? poly : x;
+        gemm::block<Order::k_last, Order::k_first>(
+            scratch, {0, w.rows}, {0, w.cols}, n, left_factor, n, right, w.cols, next, w.cols, false,
+            [=](int64_t row, int64_t col, int64_t lanes) {
+                simd::map(next + row * w.cols + col, lanes, [=](vfloat p, int64_t i, int64_t left) {
+                    return simd::fma(simd::set1(static_cast<float>(c1)), simd::load_n(x + row * w.cols + col + i, left),
+                                     p);
+                });
+            },
+            nullptr);
+        std::swap(x, next);
+    }
+    const float shrink = static_cast<float>(1 - o.lr * o.weight_decay);
+    const vfloat rate = simd::set1(static_cast<float>(-step_size(o, w.rows, w.cols)));
+    const float* const direction = x;
+    simd::map(w.param, size, [=](vfloat p, int64_t i, int64_t left) {
+        return simd::fma(rate, simd::load_n(direction + i, left), p * shrink);
+    });
+}
+
+}  // namespace muon
+
+// momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
+// X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
+inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o, float grad_scale) {
+    std::vector<size_t> largest_first(matrices.size());
+    std::iota(largest_first.begin(), largest_first.end(), size_t{0});
+    const auto size = [&](size_t i) { return matrices[i].rows * matrices[i].cols; };
+    std::stable_sort(largest_first.begin(), largest_first.end(), [&](size_t i, size_t j) { return size(i) > size(j); });
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < largest_first.size(); ++i) {
+        const MuonMatrix<float>& w = matrices[largest_first[i]];
+        const int64_t n = std::min(w.rows, w.cols);
+        muon::update(dev.scratch(gemm::scratch_floats() + 2 * w.rows * w.cols + 2 * n * n), w, o, grad_scale);
+    }
+}
