@@ -11,23 +11,6 @@ namespace {
 
 constexpr const char* committed_dump = "dev/test/data/gpt2_reference.safetensors";
 
-// Reference<double> does what PyTorch does in float64; only the order of summation differs.
-double tolerance_double(const std::string& name) {
-    if (name.starts_with("final.qkvb") && name.ends_with(".k"))
-        return 1e-8;  // a true gradient of 0, see ReferenceCheck::train
-    return 1e-10;
-}
-
-double tolerance_float(const std::string& name) {
-    if (name.starts_with("final.qkvb") && name.ends_with(".k"))
-        return 1;  // noise divided by noise: only finiteness and size are held
-    if (name.starts_with("final.") || name.starts_with("train."))
-        return 2e-3;  // ten steps of AdamW, which divides by small roots
-    if (name.starts_with("grad.") || name.starts_with("dact."))
-        return 2e-5;  // sums over N rows and two passes through the layers
-    return 5e-6;      // forward: some 40 roundings of 6e-8 in a row
-}
-
 // A llm.c pair comes in float from a large model: both sides carry float's rounding.
 void check_llmc_pair(const std::string& checkpoint, const std::string& state_path, Check& check) {
     const GPT2Config config = read_llmc_model_config(checkpoint);
