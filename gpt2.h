@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <tuple>
 #include <type_traits>
 
 #include "gpt2_model.h"
@@ -17,9 +18,10 @@ public:
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
     // Activations are planned for batches of at most B x T tokens; Keep::inference makes a model that cannot train.
-    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, Keep keep)
+    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, Keep k)
         : Model(c),
-          acts(c, B, T, keep),
+          keep(k),
+          acts(c, B, T, k),
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, table.size)),
           activations(allocate<scalar>(dev, acts.size)) {
@@ -33,19 +35,16 @@ public:
     void block_forward(int64_t l, int64_t B, int64_t T) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
+        const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
-        layernorm_forward(dev, a(acts.ln1), a(acts.ln1_mean), a(acts.ln1_rstd), a(acts.residual1), w(table.ln1w),
-                          w(table.ln1b), N, C);
-        matmul_forward(dev, a(acts.qkv), a(acts.ln1), w(table.qkvw), w(table.qkvb), N, C, 3 * C);
-        attention_forward(dev, a(acts.atty), a(acts.logsumexp), a(acts.qkv), B, T, C, config.heads);
-        matmul_residual_forward(dev, a(acts.residual2), a(acts.atty), w(table.attprojw), w(table.attprojb),
-                                a(acts.residual1), N, C, C);
-        layernorm_forward(dev, a(acts.ln2), a(acts.ln2_mean), a(acts.ln2_rstd), a(acts.residual2), w(table.ln2w),
-                          w(table.ln2b), N, C);
-        matmul_gelu_forward(dev, a(acts.fch_gelu), a(acts.fch), a(acts.ln2), w(table.fcw), w(table.fcb), N, C, 4 * C);
-        scalar* const out = activations.get() + acts.residual1.at(l + 1);
-        matmul_residual_forward(dev, out, a(acts.fch_gelu), w(table.fcprojw), w(table.fcprojb), a(acts.residual2), N,
-                                4 * C, C);
+        scalar* const out = activations.get() + t.residual1.at(l + 1);  // the next block's input
+        layernorm_forward(dev, a(t.ln1), a(t.ln1_mean), a(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
+        matmul_forward(dev, a(t.qkv), a(t.ln1), w(p.qkvw), w(p.qkvb), N, C, 3 * C);
+        attention_forward(dev, a(t.atty), a(t.logsumexp), a(t.qkv), B, T, C, config.heads);
+        matmul_residual_forward(dev, a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), N, C, C);
+        layernorm_forward(dev, a(t.ln2), a(t.ln2_mean), a(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
+        matmul_gelu_forward(dev, a(t.fch_gelu), a(t.fch), a(t.ln2), w(p.fcw), w(p.fcb), N, C, 4 * C);
+        matmul_residual_forward(dev, out, a(t.fch_gelu), w(p.fcprojw), w(p.fcprojb), a(t.residual2), N, 4 * C, C);
     }
 
     // From the gradient of the block's output to that of its input, and += those of its parameters.
@@ -53,22 +52,33 @@ public:
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
+        const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
-        const scalar* const dout = activations.get() + acts.dresidual1.at(l + 1);
-        matmul_gelu_backward(dev, a(acts.dfch), dw(table.fcprojw), dw(table.fcprojb), dout, a(acts.fch_gelu),
-                             a(acts.fch), w(table.fcprojw), N, 4 * C, C);
-        matmul_backward(dev, a(acts.dln2), dw(table.fcw), dw(table.fcb), a(acts.dfch), a(acts.ln2), w(table.fcw), N, C,
-                        4 * C);
-        layernorm_backward(dev, a(acts.dresidual2), dw(table.ln2w), dw(table.ln2b), a(acts.dln2), a(acts.residual2),
-                           w(table.ln2w), a(acts.ln2_mean), a(acts.ln2_rstd), dout, N, C);
-        matmul_backward(dev, a(acts.datty), dw(table.attprojw), dw(table.attprojb), a(acts.dresidual2), a(acts.atty),
-                        w(table.attprojw), N, C, C);
-        attention_backward(dev, a(acts.dqkv), a(acts.datty), a(acts.atty), a(acts.qkv), a(acts.logsumexp), B, T, C,
-                           config.heads);
-        matmul_backward(dev, a(acts.dln1), dw(table.qkvw), dw(table.qkvb), a(acts.dqkv), a(acts.ln1), w(table.qkvw), N,
-                        C, 3 * C);
-        layernorm_backward(dev, a(acts.dresidual1), dw(table.ln1w), dw(table.ln1b), a(acts.dln1), a(acts.residual1),
-                           w(table.ln1w), a(acts.ln1_mean), a(acts.ln1_rstd), a(acts.dresidual2), N, C);
+        const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
+        matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, a(t.fch_gelu), a(t.fch), w(p.fcprojw),
+                             N, 4 * C, C);
+        matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C);
+        layernorm_backward(dev, a(t.dresidual2), dw(p.ln2w), dw(p.ln2b), a(t.dln2), a(t.residual2), w(p.ln2w),
+                           a(t.ln2_mean), a(t.ln2_rstd), dout, N, C);
+        matmul_backward(dev, a(t.datty), dw(p.attprojw), dw(p.attprojb), a(t.dresidual2), a(t.atty), w(p.attprojw), N,
+                        C, C);
+        attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), a(t.logsumexp), B, T, C, config.heads);
+        matmul_backward(dev, a(t.dln1), dw(p.qkvw), dw(p.qkvb), a(t.dqkv), a(t.ln1), w(p.qkvw), N, C, 3 * C);
+        layernorm_backward(dev, a(t.dresidual1), dw(p.ln1w), dw(p.ln1b), a(t.dln1), a(t.residual1), w(p.ln1w),
+                           a(t.ln1_mean), a(t.ln1_rstd), a(t.dresidual2), N, C);
+    }
+
+    // Makes again, to the bit, what block_backward reads and block_forward did not keep.
+    void recompute(int64_t l, int64_t B, int64_t T) {
+        const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
+        const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
+        const auto& [p, t] = std::tie(table, acts);
+        const int64_t C = config.channels, N = B * T;
+        if (keep == Keep::recompute_block) return block_forward(l, B, T);
+        if (keep <= Keep::recompute_gelu) gelu_forward(dev, a(t.fch_gelu), a(t.fch), 4 * N * C);
+        if (keep > Keep::recompute_ln) return;
+        layernorm_forward(dev, a(t.ln1), a(t.ln1_mean), a(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
+        layernorm_forward(dev, a(t.ln2), a(t.ln2_mean), a(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
     }
 
     // tokens (B,T) to the final norm's output.
@@ -94,7 +104,10 @@ public:
         layernorm_backward(dev, activations.get() + acts.dresidual1.at(L), dw(table.lnfw), dw(table.lnfb), a(acts.dlnf),
                            activations.get() + acts.residual1.at(L), w(table.lnfw), a(acts.lnf_mean), a(acts.lnf_rstd),
                            no_residual, N, C);
-        for (int64_t l = L - 1; l >= 0; --l) block_backward(l, B, T);
+        for (int64_t l = L - 1; l >= 0; --l) {
+            if (l < L - 1) recompute(l, B, T);  // the last block's are still there
+            block_backward(l, B, T);
+        }
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), x, B, T, C);
         return sum(dev, a(acts.losses), N);
     }
@@ -141,6 +154,7 @@ public:
     }
     void upload() override {}
 
+    const Keep keep;
     const ActivationTable acts;
     Device dev;
     Buffer<scalar> parameters, gradients, m, v, activations;

@@ -100,11 +100,14 @@ struct ParameterTable {
     }
 };
 
-// What is kept of a forward pass.
+// What is kept of a forward pass, from least to most.
 enum class Keep {
-    inference,  // nothing: blocks take turns with one set of buffers
-    training,   // what the backward reads
-    all,        // also every gradient of an activation, for the reference test
+    inference,        // nothing: blocks take turns with one set of buffers
+    recompute_block,  // each block's input; its backward begins with its forward
+    recompute_ln,     // not the norms' and GELU's outputs, which are cheap to make again
+    recompute_gelu,   // not GELU's output
+    training,         // all that the backward reads
+    all,              // also every gradient of an activation, for the reference test
 };
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
@@ -132,22 +135,24 @@ struct ActivationTable {
             rows.push_back(t);
             return t;
         };
-        const auto activation = [&](const char* name, std::vector<int64_t> shape, int64_t copies) {
-            return place(name, std::move(shape), copies, keep != Keep::inference);
+        // Stacked from `from` on.
+        const auto activation = [&](const char* name, std::vector<int64_t> shape, int64_t copies,
+                                    Keep from = Keep::recompute_ln) {
+            return place(name, std::move(shape), copies, keep >= from);
         };
-        residual1 = activation("residual1", {B, T, C}, c.layers + 1);
-        ln1 = activation("ln1", {B, T, C}, c.layers);
+        residual1 = activation("residual1", {B, T, C}, c.layers + 1, Keep::recompute_block);
+        ln1 = activation("ln1", {B, T, C}, c.layers, Keep::recompute_gelu);
         ln1_mean = activation("ln1_mean", {B, T}, c.layers);
         ln1_rstd = activation("ln1_rstd", {B, T}, c.layers);
         qkv = activation("qkv", {B, T, 3 * C}, c.layers);
         atty = activation("atty", {B, T, C}, c.layers);
         logsumexp = activation("logsumexp", {B, c.heads, T}, c.layers);
         residual2 = activation("residual2", {B, T, C}, c.layers);
-        ln2 = activation("ln2", {B, T, C}, c.layers);
+        ln2 = activation("ln2", {B, T, C}, c.layers, Keep::recompute_gelu);
         ln2_mean = activation("ln2_mean", {B, T}, c.layers);
         ln2_rstd = activation("ln2_rstd", {B, T}, c.layers);
         fch = activation("fch", {B, T, 4 * C}, c.layers);
-        fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers);
+        fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers, Keep::training);
         lnf = activation("lnf", {B, T, C}, 1);
         lnf_mean = activation("lnf_mean", {B, T}, 1);
         lnf_rstd = activation("lnf_rstd", {B, T}, 1);

@@ -94,13 +94,17 @@ public:
                           "pass the --tokenizer that the model was trained with");
             if (!options.resume) options.use_model(config, tokenizer->name());
         }
-        const MemoryPlan plan(config, options.batch, options.seq, Keep::training);
+        const Keep keep = options.recompute == "block"  ? Keep::recompute_block
+                          : options.recompute == "ln"   ? Keep::recompute_ln
+                          : options.recompute == "gelu" ? Keep::recompute_gelu
+                                                        : Keep::training;
+        const MemoryPlan plan(config, options.batch, options.seq, keep);
         std::printf("memory: %s\n", plan.text().c_str());
-        plan.check("make --batch, --seq or the model smaller");
+        plan.check("make --batch, --seq or the model smaller, or --recompute block");
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
-        model = make_model(config, options.batch, options.seq, Keep::training);
+        model = make_model(config, options.batch, options.seq, keep);
         const Model::HostState host = model->download();
         optimizer_state = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())

@@ -208,8 +208,8 @@ inline const std::vector<Group> groups = {
      {
          {"matmul", Text{&O::matmul, {"fp32"}, {"bf16"}}, "fp32", nullptr,
           "precision of the factors; bf16 is not built yet", saved},
-         {"recompute", Text{&O::recompute, {"none"}, {"gelu", "ln", "block"}}, "none", nullptr,
-          "memory saved by computing twice; the others are not built yet", saved},
+         {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "none", nullptr,
+          "memory saved by computing twice, each more than the one before; results stay the same", saved},
          {"profile", NotBuilt{false}, nullptr, nullptr, "not built yet"},
      }},
     {"Arguments",
