@@ -153,6 +153,7 @@ public:
         throw std::logic_error("the files hold floats: only float models are read and written");
     }
     void upload() override {}
+    void set_profile(Profile* profile) override { dev.profile = profile; }
 
     const Keep keep;
     const ActivationTable acts;

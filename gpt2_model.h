@@ -7,6 +7,7 @@
 #include "gpt2_tensors.h"
 #include "layers/adamw.h"
 #include "layers/muon.h"
+#include "layers/profile.h"
 
 struct Optimizer {
     AdamW adamw{};
@@ -28,6 +29,8 @@ struct Model {
     };
     virtual HostState download() = 0;
     virtual void upload() = 0;
+
+    virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on
 
     // gradients += those of scale * (sum of the B*T losses). x, y (B,T); returns the sum of the losses in nats.
     virtual double forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;

@@ -24,6 +24,7 @@
 #include "io/tokenizer.h"
 #include "layers/peak_cpu.h"
 #include "memory_plan.h"
+#include "profile_table.h"
 #include "progress.h"
 #include "sampler.h"
 #include "schedule.h"
@@ -135,7 +136,12 @@ public:
                           measure_fma_peak());
         const double start = seconds_now() - state.seconds;
         if (state.step == 0 && options.eval_every > 0) evaluate(seconds_now() - start);
+        Profile profile;
+        if (options.profile) model->set_profile(&profile);
+        const int64_t first_step = state.step;
+        double step_seconds = 0;
         while (state.step < options.steps) {
+            profile.start();
             const double step_start = seconds_now();
             const int64_t step = state.step + 1;
             double loss = 0;
@@ -152,6 +158,7 @@ public:
             if (options.optimizer == "muon")
                 optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
             model->update(optimizer, clip_scale(norm, options.clip), step);
+            profile.stop();
             const double now = seconds_now(), speed = static_cast<double>(options.total_batch) / (now - step_start);
             state = {.step = step,
                      .position = sampler->position(),
@@ -166,6 +173,7 @@ public:
                         .tokens_per_second = speed,
                         .seconds = state.seconds});
             progress.step(step, loss, now - step_start);
+            step_seconds += now - step_start;
 
             const bool last = step == options.steps;
             if (last || every(options.eval_every)) {
@@ -182,6 +190,7 @@ public:
             }
         }
         report();
+        if (options.profile) print_profile(profile, state.step - first_step, step_seconds);
         std::printf("done: %s, report %s/report.html\n", (options.out + "/latest").c_str(), options.out.c_str());
     }
 

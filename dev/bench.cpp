@@ -55,9 +55,6 @@ public:
 private:
     // Runs `body` only if some of the rows that it makes are wanted.
     bool wanted(const std::string& name) const { return name.find(only) != std::string::npos; }
-    static double product(int64_t a, int64_t b, int64_t c = 1, int64_t d = 1) {
-        return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) * static_cast<double>(d);
-    }
 
     void matmul(int64_t N, int64_t C, int64_t OC) {
         const std::string name = "matmul " + std::to_string(N) + "x" + std::to_string(OC) + "x" + std::to_string(C);

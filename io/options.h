@@ -21,13 +21,13 @@ struct Options {
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
-    double clip = 0;                                           // 0: none
+    double clip = 0;  // 0: none
     std::string optimizer, matmul, recompute;
     int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: at the end only
     int64_t eval_batches = 0, sample_tokens = 0;
     int64_t keep = 0;  // newest checkpoints kept; 0: all
     std::string out;
-    bool resume = false;
+    bool resume = false, profile = false;
     int64_t seed = 0;
     int64_t threads = 0;  // 0: all cores
 

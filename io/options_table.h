@@ -210,7 +210,7 @@ inline const std::vector<Group> groups = {
           "precision of the factors; bf16 is not built yet", saved},
          {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "none", nullptr,
           "memory saved by computing twice, each more than the one before; results stay the same", saved},
-         {"profile", NotBuilt{false}, nullptr, nullptr, "not built yet"},
+         {"profile", Flag{&O::profile}, nullptr, nullptr, "prints where a step's time goes, at the end"},
      }},
     {"Arguments",
      convert,

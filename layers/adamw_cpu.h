@@ -6,8 +6,9 @@
 
 // m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²,  g = grad_scale * grad
 // param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
-inline void adamw_update(Cpu&, float* param, const float* grad, float* m, float* v, int64_t n, const AdamW& o,
+inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, float* v, int64_t n, const AdamW& o,
                          float grad_scale, int64_t step) {
+    const Timed timed(dev, "adamw_update", 0, 28.0 * product(n));
     using namespace simd;
     const double correction1 = 1 - std::pow(o.beta1, step), correction2 = 1 - std::pow(o.beta2, step);
     const float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2);

@@ -51,6 +51,7 @@ void multiply(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, cons
 // out (B,T,C) = sum over keys of e^(score - logsumexp) * v        qkv (B,T,3C)
 inline void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
                               int64_t NH) {
+    const Timed timed(dev, "attention_forward", 2 * product(B, T, T + 1, C), 16 * product(B, T, C));
     using namespace attention;
     using simd::vfloat;
     const int64_t hs = C / NH, blocks = query_blocks(T), stride = score_stride(T);
@@ -100,6 +101,7 @@ inline void attention_forward(Cpu& dev, float* out, float* logsumexp, const floa
 //                   dq_t = sum_s dscore k_s / sqrt(hs),  dk_s = sum_t dscore q_t / sqrt(hs)
 inline void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv,
                                const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
+    const Timed timed(dev, "attention_backward", 5 * product(B, T, T + 1, C), 32 * product(B, T, C));
     using namespace attention;
     using simd::vfloat;
     const int64_t hs = C / NH, blocks = query_blocks(T), stride = score_stride(T), block_rows = 4 * gemm::MR;

@@ -42,6 +42,7 @@ inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const f
 // losses (N) = log(sum of e^logits) - logits[target]
 inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const float* weight, const int32_t* targets,
                                int64_t N, int64_t C, int64_t V) {
+    const Timed timed(dev, "classifier_forward", 2 * product(N, C, V), 0);
     using enum gemm::Order;
     const int64_t chunks = classifier::chunks(N, V);
     float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
@@ -60,6 +61,7 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
 inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, float* dweight, const float* inp,
                                         const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V,
                                         float scale) {
+    const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
     using enum gemm::Order;
     const int64_t chunks = classifier::chunks(N, V);
     float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);

@@ -14,9 +14,12 @@
 
 #include <omp.h>
 
+#include "layers/profile.h"
+
 template <class T>
 struct Reference {
     using scalar = T;
+    Profile* profile = nullptr;  // as Cpu's; never filled
 };
 
 // `count` zeroed elements that start on a page. Large ones ask for huge pages (fewer TLB misses) and get their
@@ -43,6 +46,7 @@ HostBuffer<T> host_allocate(int64_t count) {
 
 struct Cpu {
     using scalar = float;
+    Profile* profile = nullptr;  // where layers report their time, if wanted
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until this thread asks again. Grows, never shrinks.
@@ -76,7 +80,8 @@ HostBuffer<T> allocate(Device&, int64_t count) {
 }
 
 template <class Device, class T>
-void zero(Device&, T* x, int64_t n) {
+void zero(Device& dev, T* x, int64_t n) {
+    const Timed timed(dev, "zero_gradients", 0, static_cast<double>(sizeof(T)) * product(n));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; ++i) x[i] = 0;
 }

@@ -6,8 +6,9 @@
 #include "layers/simd.h"
 
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]
-inline void embedding_forward(Cpu&, float* out, const int32_t* tokens, const float* wte, const float* wpe, int64_t B,
-                              int64_t T, int64_t C) {
+inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const float* wte, const float* wpe,
+                              int64_t B, int64_t T, int64_t C) {
+    const Timed timed(dev, "embedding_forward", 0, 8 * product(B, T, C));
     using namespace simd;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < B * T; ++row) {
@@ -19,8 +20,9 @@ inline void embedding_forward(Cpu&, float* out, const int32_t* tokens, const flo
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
 // A thread takes a strip of channels of all rows: no two threads add to the same place, and rows are added in order.
-inline void embedding_backward(Cpu&, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
+inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
                                int64_t T, int64_t C) {
+    const Timed timed(dev, "embedding_backward", 0, 12 * product(B, T, C));
     using namespace simd;
     const int64_t strips = (C + W - 1) / W;
 #pragma omp parallel

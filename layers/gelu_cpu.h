@@ -23,13 +23,15 @@ inline simd::vfloat gelu_derivative(simd::vfloat x) {
 }
 
 // out (N) = gelu(inp)
-inline void gelu_forward(Cpu&, float* out, const float* inp, int64_t N) {
+inline void gelu_forward(Cpu& dev, float* out, const float* inp, int64_t N) {
+    const Timed timed(dev, "gelu_forward", 0, 8 * product(N));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < N; i += simd::W) simd::store_n(out + i, gelu(simd::load_n(inp + i, N - i)), N - i);
 }
 
 // dinp (N) = dout * gelu'(inp); may be dout itself
-inline void gelu_backward(Cpu&, float* dinp, const float* inp, const float* dout, int64_t N) {
+inline void gelu_backward(Cpu& dev, float* dinp, const float* inp, const float* dout, int64_t N) {
+    const Timed timed(dev, "gelu_backward", 0, 12 * product(N));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < N; i += simd::W)
         simd::store_n(dinp + i, simd::load_n(dout + i, N - i) * gelu_derivative(simd::load_n(inp + i, N - i)), N - i);

@@ -7,7 +7,8 @@
 #include "layers/simd.h"
 
 // Runs of 4096 are summed in fp32 lanes, the runs in double, in order: the bits do not depend on the number of threads.
-inline double global_norm_squared(Cpu&, const float* x, int64_t n) {
+inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
+    const Timed timed(dev, "global_norm", 0, 4 * product(n));
     using namespace simd;
     constexpr int64_t run = 4096;
     const int64_t runs = (n + run - 1) / run;

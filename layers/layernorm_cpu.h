@@ -6,8 +6,9 @@
 #include "layers/simd.h"
 
 // out (N,C) = (inp - mean) * rstd * weight + bias        mean (N), rstd (N)        weight, bias (C) may be null
-inline void layernorm_forward(Cpu&, float* out, float* mean, float* rstd, const float* inp, const float* weight,
+inline void layernorm_forward(Cpu& dev, float* out, float* mean, float* rstd, const float* inp, const float* weight,
                               const float* bias, int64_t N, int64_t C, float eps = 1e-5f) {
+    const Timed timed(dev, "layernorm_forward", 0, 8 * product(N, C));
     using namespace simd;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; ++row) {
@@ -40,6 +41,7 @@ inline void layernorm_forward(Cpu&, float* out, float* mean, float* rstd, const 
 inline void layernorm_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                                const float* weight, const float* mean, const float* rstd, const float* dresidual,
                                int64_t N, int64_t C) {
+    const Timed timed(dev, "layernorm_backward", 0, (dresidual ? 16 : 12) * product(N, C));
     using namespace simd;
     const vfloat one = set1(1.0f);
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {

@@ -8,6 +8,7 @@
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
+    const Timed timed(dev, "matmul_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
@@ -21,6 +22,7 @@ inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* 
 // dinp = dout · weight
 inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, const float* weight, int64_t N, int64_t C,
                                   int64_t OC) {
+    const Timed timed(dev, "matmul_backward_input", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, false);
 }
@@ -28,6 +30,7 @@ inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, cons
 // dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
 inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const float* dout, const float* inp,
                                    int64_t N, int64_t C, int64_t OC) {
+    const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
 }
@@ -41,6 +44,7 @@ inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias,
 // pre = inp · weightᵀ + bias        out = gelu(pre)
 inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* inp, const float* weight,
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
+    const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, pre, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
@@ -56,19 +60,23 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
 inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
                                  const float* inp, const float* pre, const float* weight, int64_t N, int64_t C,
                                  int64_t OC) {
-    using enum gemm::Order;
-    gemm::multiply<k_last, k_first>(
-        dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
-            simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
+    {
+        const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
+        using enum gemm::Order;
+        gemm::multiply<k_last, k_first>(
+            dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
+                simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                    return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
+                });
             });
-        });
+    }
     matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC);
 }
 
 // out = residual + inp · weightᵀ + bias
 inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias,
                                     const float* residual, int64_t N, int64_t C, int64_t OC) {
+    const Timed timed(dev, "matmul_residual_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {

@@ -84,6 +84,12 @@ inline void update(float* memory, const MuonMatrix<float>& w, const Muon& o, flo
 // momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
 // X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
 inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o, float grad_scale) {
+    double flops = 0;  // a step: the Gram matrix and its square at half the work, then the product with X
+    for (const auto& w : matrices) {
+        const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
+        flops += muon::steps * (n * n * k + n * n * n + 2 * n * n * k);
+    }
+    const Timed timed(dev, "muon_update", flops, 0);
     std::vector<size_t> largest_first(matrices.size());
     std::iota(largest_first.begin(), largest_first.end(), size_t{0});
     const auto size = [&](size_t i) { return matrices[i].rows * matrices[i].cols; };

@@ -107,8 +107,7 @@ TEST(Options, UnknownNamesFailAndTheNearestIsOffered) {
 }
 
 TEST(Options, WhatIsNotBuiltYetIsRefusedByName) {
-    for (const auto& words : std::vector<std::vector<const char*>>{{"--matmul", "bf16"}, {"--profile"}})
-        EXPECT_TRUE(contains(error_of(words), "not built yet")) << words[0];
+    EXPECT_TRUE(contains(error_of({"--matmul", "bf16"}), "not built yet"));
     EXPECT_EQ(parse({"--optimizer", "muon", "--matmul", "fp32", "--recompute", "block"}).optimizer, "muon");
 }
 

@@ -1,0 +1,56 @@
+// Where the time of training goes, layer by layer.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+// Of counts, without overflow.
+template <class... Count>
+double product(Count... counts) {
+    return (1.0 * ... * static_cast<double>(counts));
+}
+
+class Profile {
+public:
+    struct Row {
+        int64_t calls = 0;
+        double seconds = 0, flops = 0, bytes = 0;  // flops 0: what counts is bytes read and written
+    };
+
+    // Adds a call. Off until start(): evaluations and samples stay out.
+    void add(const char* name, double seconds, double flops, double bytes) {
+        if (!running_) return;
+        Row& row = rows_[name];
+        ++row.calls, row.seconds += seconds, row.flops += flops, row.bytes += bytes;
+    }
+    void start() { running_ = true; }
+    void stop() { running_ = false; }
+    const std::map<std::string, Row>& rows() const { return rows_; }
+
+private:
+    std::map<std::string, Row> rows_;
+    bool running_ = false;
+};
+
+// Times the scope that it stands in, if the device has a profile.
+class Timed {
+public:
+    template <class Device>
+    Timed(Device& dev, const char* name, double flops, double bytes)
+        : profile_(dev.profile), name_(name), flops_(flops), bytes_(bytes) {
+        if (profile_) start_ = std::chrono::steady_clock::now();
+    }
+    ~Timed() {
+        if (profile_)
+            profile_->add(name_, std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(),
+                          flops_, bytes_);
+    }
+    Timed(const Timed&) = delete;
+
+private:
+    Profile* profile_;
+    const char* name_;
+    double flops_, bytes_;
+    std::chrono::steady_clock::time_point start_{};
+};

@@ -1,0 +1,35 @@
+// What --profile prints.
+#pragma once
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <vector>
+
+#include "layers/peak_cpu.h"
+#include "layers/profile.h"
+
+// A row for each layer function: time a step, its share, and its rate beside the machine's measured peak. Rows and "all
+// else" (drawing batches, the sum of the losses) add up to the steps' time.
+inline void print_profile(const Profile& profile, int64_t steps, double step_seconds) {
+    if (steps == 0) return;
+    using Named = std::pair<std::string, Profile::Row>;
+    std::vector<Named> rows(profile.rows().begin(), profile.rows().end());
+    std::sort(rows.begin(), rows.end(),
+              [](const Named& a, const Named& b) { return a.second.seconds > b.second.seconds; });
+    const double flops_peak = measure_fma_peak(), bytes_peak = measure_copy_bandwidth(),
+                 each = 1e3 / static_cast<double>(steps);
+    std::printf("profile of %" PRId64 " steps; FMA peak %.0f GFLOP/s, streaming copy %.1f GB/s, measured now\n", steps,
+                flops_peak / 1e9, bytes_peak / 1e9);
+    double rest = step_seconds;
+    for (const auto& [name, row] : rows) {
+        const bool flops = row.flops > 0;
+        const double rate = (flops ? row.flops : row.bytes) / row.seconds;
+        rest -= row.seconds;
+        std::printf("%-28s %9.3f ms a step %5.1f %%  %8.1f %s %4.0f %% of peak\n", name.c_str(), row.seconds * each,
+                    100 * row.seconds / step_seconds, rate / 1e9, flops ? "GFLOP/s" : "GB/s   ",
+                    100 * rate / (flops ? flops_peak : bytes_peak));
+    }
+    std::printf("%-28s %9.3f ms a step %5.1f %%\n", "all else", rest * each, 100 * rest / step_seconds);
+    std::printf("%-28s %9.3f ms a step\n", "step", step_seconds * each);
+}
