@@ -74,10 +74,8 @@ void assign(Options& options, const Row& row, const std::string& text) {
         options.*r->member = parse_number(row, text, r->low, r->high);
     } else if (const auto* t = std::get_if<Text>(&row.value)) {
         options.*t->member = parse_text(row, *t, text);
-    } else if (const auto* f = std::get_if<Flag>(&row.value)) {
-        options.*f->member = true;
     } else {
-        throw InputError(label(row) + ": not built yet; leave it out");
+        options.*std::get<Flag>(row.value).member = true;
     }
 }
 
@@ -85,8 +83,7 @@ nlohmann::ordered_json value_of(const Options& options, const Row& row) {
     if (const auto* i = std::get_if<Int>(&row.value)) return options.*i->member;
     if (const auto* r = std::get_if<Real>(&row.value)) return options.*r->member;
     if (const auto* t = std::get_if<Text>(&row.value)) return options.*t->member;
-    if (const auto* f = std::get_if<Flag>(&row.value)) return options.*f->member;
-    return nullptr;
+    return options.*std::get<Flag>(row.value).member;
 }
 
 // As text: words as they are, numbers in their shortest form. Bytes that are no UTF-8 (in a path) are replaced.
@@ -149,8 +146,7 @@ void add_rows(CLI::App& app, unsigned command, Options& options, std::set<std::s
         if (!(group.commands & command)) continue;
         for (const Row& row : group.rows) {
             const auto* text = std::get_if<Text>(&row.value);
-            const auto* not_built = std::get_if<NotBuilt>(&row.value);
-            const bool flag = std::holds_alternative<Flag>(row.value) || (not_built && !not_built->takes_value);
+            const bool flag = std::holds_alternative<Flag>(row.value);
             const std::string initial = default_text(row);
             const std::string help = row.help + (initial.empty() || initial == "\n" ? "" : " [" + initial + "]");
             const auto take = [&options, &given, &row](const CLI::results_t& values) {
@@ -330,9 +326,8 @@ void Options::name_shape() {
 
 std::vector<std::pair<std::string, std::string>> Options::list() const {
     std::vector<std::pair<std::string, std::string>> all;
-    each_row(command_bit(command), [&](const Row& row) {
-        if (!std::holds_alternative<NotBuilt>(row.value)) all.emplace_back(row.name, json_text(value_of(*this, row)));
-    });
+    each_row(command_bit(command),
+             [&](const Row& row) { all.emplace_back(row.name, json_text(value_of(*this, row))); });
     return all;
 }
 

@@ -31,9 +31,6 @@ struct Text {
         return words;
     }
 };
-struct NotBuilt {
-    bool takes_value;
-};
 
 enum : unsigned {
     // the commands that have the option
@@ -81,7 +78,7 @@ inline constexpr Preset presets[] = {
 
 struct Row {
     const char* name;
-    std::variant<Int, Real, Flag, Text, NotBuilt> value;
+    std::variant<Int, Real, Flag, Text> value;
     const char* initial;  // null: the preset's, or nothing
     const char* unit;
     const char* help;

@@ -208,8 +208,6 @@ TEST(Options, InitTakesShapeAndTokenizerFromTheModel) {
 }
 
 TEST(Options, ListIsForTheReport) {
-    for (const auto& [name, value] : parse({"--lr", "0.00025"}).list()) {
+    for (const auto& [name, value] : parse({"--lr", "0.00025"}).list())
         EXPECT_TRUE(name != "lr" || value == "0.00025") << value;
-        EXPECT_NE(name, "profile");
-    }
 }
