@@ -9,7 +9,7 @@ endif
 CXXFLAGS ?= -O3
 FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-math -MMD -MP \
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Werror \
-            $(if $(SANITIZE),-g -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
+            $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
 LDLIBS   := -lpcre2-8
 Q        := $(if $(V),,@)
 
