@@ -13,6 +13,9 @@ inline int64_t chunks(int64_t N, int64_t V) {
     return gemm::ceil_div(N, rows);
 }
 
+// The denominator is summed in runs of so many terms: where all are near equal, roundings of one long sum go one way.
+constexpr int64_t run = 1024;
+
 // Turns one row of V logits into e^(logit - largest) and returns their sum; `loss` = log(sum of e^logits) -
 // logits[target].
 inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) {
@@ -21,11 +24,15 @@ inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) 
     for (int64_t v = 0; v < V; v += W) largest = max(largest, first(load_n(logits + v, V - v), V - v, logits[0]));
     const float top = max(largest), target_logit = logits[target];
     vfloat total{};
-    map(logits, V, [&](vfloat x, int64_t, int64_t left) {
-        const vfloat e = exp(x - top);
-        total += first(e, left);
-        return e;
-    });
+    for (int64_t v = 0; v < V; v += run) {
+        vfloat part{};
+        map(logits + v, std::min(run, V - v), [&](vfloat x, int64_t, int64_t left) {
+            const vfloat e = exp(x - top);
+            part += first(e, left);
+            return e;
+        });
+        total += part;
+    }
     const float denominator = sum(total);
     *loss = std::log(denominator) + top - target_logit;
     return denominator;
