@@ -30,7 +30,7 @@ struct Batch {
     explicit Batch(const Case& c) {
         const auto token = [&] { return static_cast<int32_t>(generator()() % static_cast<uint64_t>(c.config.vocab)); };
         for (int64_t i = 0; i < c.N(); ++i) x.push_back(token()), y.push_back(token());
-        x[0] = 0, x[1] = static_cast<int32_t>(c.config.vocab - 1);
+        x.back() = static_cast<int32_t>(c.config.vocab - 1), x[0] = 0;
     }
     std::vector<int32_t> x, y;
 };
