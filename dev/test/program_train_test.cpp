@@ -118,22 +118,40 @@ TEST_F(Train, LeavesLogReportAndCheckpoint) {
 }
 
 TEST_F(Train, SameBitsForAnyNumberOfThreads) {
-    train("one", with(odd, {{"threads", "1"}}));
-    for (const char* threads : {"2", "3"}) {
-        train(threads, with(odd, {{"threads", threads}}));
-        expect_same_run("one", threads);
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        train(optimizer, with(odd, {{"threads", "1"}, {"optimizer", optimizer}}));
+        for (const char* threads : {"2", "3"}) {
+            train(optimizer + threads, with(odd, {{"threads", threads}, {"optimizer", optimizer}}));
+            expect_same_run(optimizer, optimizer + threads);
+        }
     }
-    train("other", with(odd, {{"seed", "1"}}));
-    EXPECT_FALSE(read_bytes(at("one/latest/model.safetensors")) == read_bytes(at("other/latest/model.safetensors")));
+    EXPECT_NE(parameters_of("adamw"), parameters_of("muon"));
+}
+
+TEST_F(Train, AnotherSeedIsAnotherRun) {
+    train("run");
+    train("other", {{"seed", "1"}});
+    EXPECT_NE(parameters_of("run"), parameters_of("other"));
+}
+
+TEST_F(Train, SameBitsHoweverMuchIsRecomputed) {
+    train("none", odd);
+    for (const char* what : {"gelu", "ln", "block"}) {
+        train(what, with(odd, {{"recompute", what}}));
+        EXPECT_EQ(parameters_of("none"), parameters_of(what)) << what;
+    }
 }
 
 TEST_F(Train, ResumedIsAsUnbroken) {
-    train("whole", with(odd, {{"threads", "2"}}));
-    for (const char* threads : {"1", "2", "3"}) {
-        rewind("whole", threads, "step_000007");
-        EXPECT_NE(expect_done({"train", "--resume", "--out", at(threads), "--threads", threads}).find("after step 7"),
-                  std::string::npos);
-        expect_same_run("whole", threads);
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        train(optimizer, with(odd, {{"threads", "2"}, {"optimizer", optimizer}}));
+        for (const char* threads : {"1", "2", "3"}) {
+            const std::string resumed = optimizer + threads;
+            rewind(optimizer, resumed, "step_000007");
+            const std::string out = expect_done({"train", "--resume", "--out", at(resumed), "--threads", threads});
+            EXPECT_NE(out.find("after step 7"), std::string::npos) << out;
+            expect_same_run(optimizer, resumed);
+        }
     }
 }
 
@@ -201,10 +219,11 @@ TEST_F(Train, SchedulesWarmUpAndFall) {
 }
 
 TEST_F(Train, ClippingShortensTheStepAndNotTheLog) {
-    train("still", {{"lr", "0"}});  // the initial parameters
-    train("free", {{"clip", "0"}});
-    train("loose", {{"clip", "1000000"}});
-    train("tight", {{"clip", "1e-9"}, {"weight-decay", "0"}});  // down to where AdamW's epsilon counts
+    const Args adamw = {{"optimizer", "adamw"}, {"weight-decay", "0"}};
+    train("still", with(adamw, {{"lr", "0"}}));  // the initial parameters
+    train("free", with(adamw, {{"clip", "0"}}));
+    train("loose", with(adamw, {{"clip", "1000000"}}));
+    train("tight", with(adamw, {{"clip", "1e-9"}}));  // down to where AdamW's epsilon counts
     EXPECT_EQ(parameters_of("free"), parameters_of("loose"));
     EXPECT_EQ(log_of("free", "train")[0].grad_norm, log_of("tight", "train")[0].grad_norm);
     EXPECT_GT(log_of("tight", "train")[5].grad_norm, 0.1);
@@ -221,11 +240,11 @@ TEST_F(Train, ClippingShortensTheStepAndNotTheLog) {
 }
 
 TEST_F(Train, OptimizersSettingsReachIt) {
-    train("plain");
+    train("plain", {{"optimizer", "muon"}});
     const std::string plain = read_bytes(at("plain/latest/model.safetensors"));
     for (const auto& [name, value] :
-         Args{{"lr", "0.002"}, {"weight-decay", "0.5"}, {"beta1", "0.8"}, {"beta2", "0.9"}}) {
-        train(name, {{name, value}});
+         Args{{"lr", "0.002"}, {"weight-decay", "0.5"}, {"beta1", "0.8"}, {"beta2", "0.9"}, {"optimizer", "adamw"}}) {
+        train(name, with({{"optimizer", "muon"}}, {{name, value}}));
         EXPECT_FALSE(read_bytes(at(name + "/latest/model.safetensors")) == plain) << name;
     }
 }

@@ -150,7 +150,8 @@ struct Window : Model {
     double forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
     double gradient_norm() override { return 0; }
-    void update(const AdamW&, double, int64_t) override {}
+    void update(const Optimizer&, double, int64_t) override {}
+    void set_profile(Profile*) override {}
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
         windows.emplace_back(x, x + T);
         for (int32_t id = 0; id < 8; ++id) logits[id] = id == (x[T - 1] + 1) % 8 ? 1.0f : 0.0f;
