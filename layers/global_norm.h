@@ -1,6 +1,10 @@
 // The sum of squares of a flat buffer, for clipping by the global norm (Pascanu, Mikolov & Bengio 2013).
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "layers/device.h"
 
 template <class T>
@@ -11,9 +15,9 @@ double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
 }
 
 // What to multiply gradients by so that their norm is at most max_norm, as torch.nn.utils.clip_grad_norm_; 1 for
-// max_norm 0. NaN or infinity in the norm reaches every gradient, so that it shows.
+// max_norm 0. NaN if the norm is NaN or infinite, which then shows in every parameter.
 inline double clip_scale(double norm, double max_norm) {
+    if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();
     if (max_norm <= 0) return 1;
-    const double scale = max_norm / (norm + 1e-6);
-    return scale > 1 ? 1 : scale;
+    return std::min(1.0, max_norm / (norm + 1e-6));
 }

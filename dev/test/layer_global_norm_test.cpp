@@ -54,6 +54,7 @@ TEST(GlobalNorm, ClipScale) {
     EXPECT_EQ(clip_scale(4, 0), 1.0);           // 0: no clipping
     EXPECT_EQ(clip_scale(0, 1), 1.0);           // no division by 0
     EXPECT_TRUE(std::isnan(clip_scale(NAN, 1)));
+    EXPECT_TRUE(std::isnan(clip_scale(INFINITY, 1)));  // not 0, which would hide it
 }
 
 }  // namespace
