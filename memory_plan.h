@@ -51,11 +51,11 @@ inline int64_t available_memory() {
     for (const Files& group : groups) {
         const int64_t limit = number(group.limit), used = number(group.used);
         if (limit <= 0 || used < 0) continue;
-        int64_t free = limit - used, bytes = 0;
+        int64_t cached = 0, bytes = 0;
         std::ifstream stat(group.stat);
         for (std::string name; stat >> name >> bytes;)  // files' pages are given up when memory is asked for
-            if (name == group.active || name == group.inactive) free += bytes;
-        available = std::min(available, free);
+            if (name == group.active || name == group.inactive) cached += bytes;
+        available = std::min(available, limit - std::max<int64_t>(used - cached, 0));
     }
     // Addresses (ulimit -v) are also taken by each thread's stack and heap and, a third is left for them, mapped files.
     rlimit space{};
