@@ -166,12 +166,20 @@ TEST(Model, ABatchSmallerThanPlannedGivesTheSameBits) {
 TEST(Model, WhatIsKeptChangesNothing) {
     const std::vector<float> parameters = random_parameters(tiny.config);
     const Batch batch(tiny);
-    Trial<Cpu> training(tiny, parameters), all(tiny, parameters, Keep::all),
-        inference(tiny, parameters, Keep::inference);
     const auto run = [&](Trial<Cpu>& t) {
         return t.model.forward_backward(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 0.1);
     };
+    Trial<Cpu> training(tiny, parameters), inference(tiny, parameters, Keep::inference);
     const double loss = run(training);
+    int64_t less = training.model.acts.size;
+    for (const Keep keep : {Keep::recompute_gelu, Keep::recompute_ln, Keep::recompute_block}) {
+        Trial<Cpu> recomputing(tiny, parameters, keep);
+        EXPECT_LT(recomputing.model.acts.size, less);
+        less = recomputing.model.acts.size;
+        EXPECT_EQ(run(recomputing), loss);
+        EXPECT_EQ(recomputing.all_gradients(), training.all_gradients());
+    }
+    Trial<Cpu> all(tiny, parameters, Keep::all);
     EXPECT_EQ(run(all), loss);
     EXPECT_EQ(training.all_gradients(), all.all_gradients());
     for (Trial<Cpu>* t : {&training, &all, &inference})
