@@ -122,11 +122,10 @@ public:
         schedule = {options.schedule, options.lr, options.final_lr_frac, options.warmup, options.steps};
         muon_schedule = schedule;
         muon_schedule.lr = options.muon_lr;
+        state.options = options.to_json();
     }
 
     void run() {
-        const int64_t micro_batches = options.total_batch / (options.batch * options.seq);
-        std::vector<int32_t> x(static_cast<size_t>(options.batch * options.seq)), y(x.size());
         describe();
         if (state.step >= options.steps) {
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
@@ -143,59 +142,59 @@ public:
         while (state.step < options.steps) {
             profile.start();
             const double step_start = seconds_now();
-            const int64_t step = state.step + 1;
-            double loss = 0;
-            for (int64_t i = 0; i < micro_batches; ++i) {
-                sampler->next(x.data(), y.data());
-                loss += model->forward_backward(x.data(), y.data(), options.batch, options.seq,
-                                                1.0 / static_cast<double>(options.total_batch));
-            }
-            loss /= static_cast<double>(options.total_batch);
-            const double norm = model->gradient_norm(), lr = schedule.at(step);
-            Optimizer optimizer{
-                .adamw = {
-                    .lr = lr, .beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay}};
-            if (options.optimizer == "muon")
-                optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
-            model->update(optimizer, clip_scale(norm, options.clip), step);
+            LogEntry entry = train_step(state.step + 1);
+            const double now = seconds_now();
             profile.stop();
-            const double now = seconds_now(), speed = static_cast<double>(options.total_batch) / (now - step_start);
-            state = {.step = step,
-                     .position = sampler->position(),
-                     .seconds = now - start,
-                     .best_val_loss = state.best_val_loss,
-                     .options = options.to_json()};
-            log->write({.step = step,
-                        .split = "train",
-                        .loss = loss,
-                        .lr = lr,
-                        .grad_norm = norm,
-                        .tokens_per_second = speed,
-                        .seconds = state.seconds});
-            progress.step(step, loss, now - step_start);
             step_seconds += now - step_start;
-
-            const bool last = step == options.steps;
-            if (last || every(options.eval_every)) {
+            entry.tokens_per_second = static_cast<double>(options.total_batch) / (now - step_start);
+            entry.seconds = state.seconds = now - start;
+            log->write(entry);
+            progress.step(state.step, entry.loss, now - step_start);
+            if (due(options.eval_every)) {
                 progress.clear();
                 evaluate(seconds_now() - start);
             }
-            if (last || every(options.sample_every)) {
+            if (due(options.sample_every)) {
                 progress.clear();
                 sample();
             }
-            if (last || every(options.save_every)) {
+            if (due(options.save_every)) {
                 progress.clear();
                 save();
             }
         }
         report();
         if (options.profile) print_profile(profile, state.step - first_step, step_seconds);
-        std::printf("done: %s, report %s/report.html\n", (options.out + "/latest").c_str(), options.out.c_str());
+        std::printf("done: %s/report.html%s\n", options.out.c_str(),
+                    options.save_every > 0 ? (", model in " + options.out + "/latest").c_str() : "");
     }
 
 private:
-    bool every(int64_t steps) const { return steps > 0 && state.step % steps == 0; }
+    // Every so many steps, and after the last; 0: never.
+    bool due(int64_t every) const { return every > 0 && (state.step % every == 0 || state.step == options.steps); }
+
+    // Update `step`, on the mean loss over options.total_batch tokens, however many batches that takes.
+    LogEntry train_step(int64_t step) {
+        const int64_t B = options.batch, T = options.seq;
+        std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
+        const double scale = 1.0 / static_cast<double>(options.total_batch);
+        double loss = 0;
+        for (int64_t tokens = 0; tokens < options.total_batch; tokens += B * T) {
+            sampler->next(x.data(), y.data());
+            loss += model->forward_backward(x.data(), y.data(), B, T, scale);
+        }
+        const double norm = model->gradient_norm();
+        Optimizer optimizer{.adamw = {.lr = schedule.at(step),
+                                      .beta1 = options.beta1,
+                                      .beta2 = options.beta2,
+                                      .weight_decay = options.weight_decay}};
+        if (options.optimizer == "muon")
+            optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
+        model->update(optimizer, clip_scale(norm, options.clip), step);
+        state.step = step;
+        state.position = sampler->position();
+        return {.step = step, .split = "train", .loss = loss * scale, .lr = schedule.at(step), .grad_norm = norm};
+    }
 
     // To resume from; whole, or the reason why not is thrown.
     std::string newest_checkpoint() const {
