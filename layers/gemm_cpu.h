@@ -183,6 +183,20 @@ struct NoEpilogue {
     void operator()(int64_t, int64_t, int64_t) const {}
 };
 
+// How many threads C (M, panels * NR) is cut among across its columns; the others, threads / across of them, go down
+// its rows. The least of what one thread has to do: its products, and copying its columns of B and, for a k_first A,
+// its rows of A, where copying a value takes as long as some 8 multiply-adds of a vector lane.
+inline int64_t threads_across(int64_t threads, int64_t M, int64_t panels, bool copies_a) {
+    int64_t best = 1, least = 0;
+    for (int64_t across = 1; across <= threads; ++across) {
+        if (threads % across) continue;
+        const int64_t rows = ceil_div(M, threads / across), columns = ceil_div(panels, across) * NR;
+        const int64_t work = rows * columns + 8 * (columns + (copies_a ? rows : 0));
+        if (across == 1 || work < least) best = across, least = work;
+    }
+    return best;
+}
+
 // C (M,N) = A · B, += with `accumulate`; then the epilogue. row_sums (M) += A's sums over k (k_first only), if not
 // null.
 template <Order A, Order B, class Epilogue = NoEpilogue>
@@ -191,13 +205,10 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
     const int64_t panels = ceil_div(N, NR);
 #pragma omp parallel
     {
-        // Cut C into a grid of threads: columns first, since a thread copies the columns of B that it uses.
-        const int64_t threads = omp_get_num_threads();
-        int64_t across = std::min(threads, panels);
-        while (threads % across) --across;
-        const int64_t down = threads / across, me = omp_get_thread_num();
+        const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+        const int64_t across = threads_across(threads, M, panels, A == Order::k_first);
         const Range p = part_of(panels, across, me % across);
-        const Range m = part_of(M, down, me / across);
+        const Range m = part_of(M, threads / across, me / across);
         block<A, B>(cpu.scratch(scratch_floats()), m, {p.begin * NR, std::min(N, p.end * NR)}, K, a, lda, b, ldb, c,
                     ldc, accumulate, epilogue, row_sums);
     }
