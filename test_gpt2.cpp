@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* committed_dump = "dev/test/data/gpt2_reference.safetensors";
 
-// A llm.c pair comes in float from a large model: both sides carry float's rounding.
+// A llm.c pair comes from PyTorch in float: both sides carry float's roundings, which 12 layers of 768 channels were
+// seen to bring to 1e-6 of a tensor's largest value. The rest is room for deeper models and longer sequences.
 void check_llmc_pair(const std::string& checkpoint, const std::string& state_path, Check& check) {
     const GPT2Config config = read_llmc_model_config(checkpoint);
     const LlmcState state = read_llmc_state(state_path, config);
@@ -28,10 +29,10 @@ void check_llmc_pair(const std::string& checkpoint, const std::string& state_pat
     std::vector<float> logits(static_cast<size_t>(N * V));
     matmul_forward(model.dev, logits.data(), model.activations.get() + model.acts.lnf.offset,
                    model.parameters.get() + model.table.wte.offset, nullptr, N, C, V);
-    check.compare("logits", logits.data(), state.logits.data(), N * V, 1e-4);
+    check.compare("logits", logits.data(), state.logits.data(), N * V, 2e-5);
     for (const Parameter& p : model.table.rows)
         check.compare("grad." + p.name, model.gradients.get() + p.offset, state.gradients.data() + p.offset,
-                      p.copies * p.piece(), 1e-3);
+                      p.copies * p.piece(), 1e-4);
 }
 
 int run(int argc, char** argv) {

@@ -11,15 +11,16 @@ inline simd::vfloat gelu(simd::vfloat x) {
     return x * simd::sigmoid(two_u);
 }
 
-// forward: x * s,  s = sigmoid(2u)
-// d/dx = s + x * s * (1 - s) * d(2u)/dx
+// forward: x * s,  s = 1 / (1 + e),  e = e^-2u
+// d/dx = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
+// Beyond 10 it is 0 or 1 to the last bit; held there, nothing overflows.
 inline simd::vfloat gelu_derivative(simd::vfloat x) {
-    const simd::vfloat xx = x * x;
-    const simd::vfloat s = simd::sigmoid(
-        x * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale))));
-    const simd::vfloat d2u =
-        simd::fma(xx, simd::set1(float(6 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale)));
-    return simd::fma(x * s * (1.0f - s), d2u, s);
+    x = simd::min(simd::set1(10.0f), simd::max(simd::set1(-10.0f), x));
+    const simd::vfloat xx = x * x, linear = simd::set1(float(2 * gelu_scale));
+    const simd::vfloat e = simd::exp(-x * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), linear));
+    const simd::vfloat s = 1.0f / (1.0f + e);
+    const simd::vfloat d2u = simd::fma(xx, simd::set1(float(6 * gelu_scale * gelu_cubic)), linear);
+    return simd::fma(x * s * (e * s), d2u, s);
 }
 
 // out (N) = gelu(inp)
