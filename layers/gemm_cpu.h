@@ -116,18 +116,37 @@ void pack_panel(float* panel, const float* b, int64_t ldb, int64_t K, int64_t la
     }
 }
 
-// Rows m of A (k_first) side by side: packed[k * rows + i] = A[k * lda + i]; row_sums[i] += sum over k, if wanted.
-inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
-    static_assert(MR <= W || MR <= 2 * W || MR <= 4 * W);
-    for (int64_t i = 0; i < rows; i += W) {
-        const int64_t n = rows - i;
-        vfloat total{};
+// The `tiles` nearly equal parts of A's rows (k_first), each packed by itself: packed[begin * K + k * size + i] =
+// A[k * lda + begin + i]. row_sums (rows) += sum over k, if not null. Four tiles go together: 48 floats are three
+// whole cache lines, and the lines of a strided matrix have to be asked for ahead.
+inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, int64_t tiles,
+                      float* row_sums) {
+    constexpr int64_t together = 4, vectors = (MR + W - 1) / W, ahead = 8;
+    for (int64_t first = 0; first < tiles; first += together) {
+        const int64_t count = std::min(together, tiles - first);
+        Range part[together];
+        for (int64_t t = 0; t < count; ++t) part[t] = part_of(rows, tiles, first + t);
+        vfloat sums[together][vectors] = {};
         for (int64_t k = 0; k < K; ++k) {
-            const vfloat v = simd::load_n(a + k * lda + i, n);
-            simd::store_n(packed + k * rows + i, v, n);
-            total += v;
+            const float* const row = a + k * lda;
+            if (k + ahead < K)
+                for (int64_t i = part[0].begin; i < part[count - 1].end; i += 16)
+                    __builtin_prefetch(row + ahead * lda + i);
+            for (int64_t t = 0; t < count; ++t)
+                for (int64_t i = 0, v = 0; i < part[t].size(); i += W, ++v) {
+                    const int64_t n = part[t].size() - i;
+                    const vfloat x = simd::load_n(row + part[t].begin + i, n);
+                    simd::store_n(packed + part[t].begin * K + k * part[t].size() + i, x, n);
+                    sums[t][v] += x;
+                }
         }
-        if (row_sums) simd::store_n(row_sums + i, simd::load_n(row_sums + i, n) + total, n);
+        if (!row_sums) continue;
+        for (int64_t t = 0; t < count; ++t)
+            for (int64_t i = 0; i < part[t].size(); i += W) {
+                float* const sum = row_sums + part[t].begin + i;
+                const int64_t n = part[t].size() - i;
+                simd::store_n(sum, simd::load_n(sum, n) + sums[t][i / W], n);
+            }
     }
 }
 
@@ -154,12 +173,8 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                 for (int64_t kb = group; kb < group_end; ++kb) {
                     const Range k = part_of(K, k_blocks, kb);
                     if constexpr (A == Order::k_first)
-                        for (int64_t i = 0; i < tiles; ++i) {
-                            const Range t = part_of(part.size(), tiles, i);
-                            const int64_t m = rows.begin + part.begin + t.begin;
-                            pack_rows(packed_a + t.begin * k.size(), a + k.begin * lda + m, lda, k.size(), t.size(),
-                                      row_sums && n0 == 0 ? row_sums + m : nullptr);
-                        }
+                        pack_rows(packed_a, a + k.begin * lda + rows.begin + part.begin, lda, k.size(), part.size(),
+                                  tiles, row_sums && n0 == 0 ? row_sums + rows.begin + part.begin : nullptr);
                     for (int64_t n = n0; n < n1; n += NR) {
                         const float* const panel = panels + (kb - group) * KC * NC + (n - n0) * k.size();
                         const int64_t lanes = std::min<int64_t>(NR, n1 - n);
