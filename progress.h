@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <string>
@@ -19,7 +20,7 @@ public:
           live_(isatty(STDOUT_FILENO)) {}
 
     void step(int64_t step, double loss, double seconds) {
-        const double weight = smooth_seconds_ == 0 ? 1 : 0.05;  // a moving mean over some twenty steps
+        const double weight = std::max(0.05, 1.0 / static_cast<double>(++seen_));  // a mean over some twenty steps
         smooth_seconds_ += weight * (seconds - smooth_seconds_);
         smooth_loss_ += weight * (loss - smooth_loss_);
         since_ += seconds;
@@ -51,7 +52,7 @@ private:
         return text;
     }
 
-    int64_t done_, steps_;
+    int64_t done_, steps_, seen_ = 0;
     double tokens_, flops_, peak_;
     double smooth_seconds_ = 0, smooth_loss_ = 0, since_ = 0;
     bool live_, on_line_ = false;
