@@ -5,7 +5,7 @@
 // registers, and 14 loads feed 24 multiply-adds, two of each a cycle. Around the tile, following Goto & van de Geijn
 // (2008):
 //   B is copied into panels of NR columns; one panel's KC rows (256 * 32 floats, 32 KiB) stay in L1,
-//   A's block of MC x KC (245 KiB) and C's of MC x NC (480 KiB) stay in L2 while the panels pass by.
+//   A's block of MC x KC (240 KiB), C's of MC x NC (240 KiB) and B's copy of KG * KC x NC (768 KiB) stay in L2.
 // Each thread computes its own rectangle of C with its own copies: nothing is shared, there are no barriers. An
 // element's sum runs over K in an order that depends on K only, so its bits do not depend on the number of threads.
 #pragma once
@@ -30,8 +30,8 @@ constexpr int MR = 8, NV = 3;  // 32 registers
 constexpr int MR = 6, NV = 2;  // 16 registers
 #endif
 constexpr int NR = NV * W;
-constexpr int64_t KC = 256, MC = 20 * MR, NC = 16 * NR;
-constexpr int64_t KG = 8;  // blocks of KC rows of B that are copied at a time
+constexpr int64_t KC = 256, MC = 20 * MR, NC = 8 * NR;
+constexpr int64_t KG = 3;  // blocks of KC rows of B that are copied at a time
 constexpr int64_t scratch_floats() { return KG * KC * NC + MC * KC; }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
