@@ -15,7 +15,7 @@
 #include <random>
 #include <set>
 
-#include "io/error.h"
+#include "dev/test/test_directory.h"
 #include "io/text_cache.h"
 
 namespace fs = std::filesystem;
@@ -74,14 +74,8 @@ private:
     pcre2_code* code_;
 };
 
-class DatasetTest : public testing::Test {
+class DatasetTest : public TestDirectory {
 protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "dataset_test_XXXXXX").string();
-        ASSERT_NE(mkdtemp(name.data()), nullptr);
-        directory = name;
-    }
-    void TearDown() override { fs::remove_all(directory); }
     std::string path(const std::string& name) const { return directory + "/" + name; }
     std::string write(const std::string& name, const std::string& bytes) const {
         std::ofstream(path(name), std::ios::binary) << bytes;
@@ -105,16 +99,7 @@ protected:
                 shard("part" + std::to_string(i) + ".bin", sizes[i], static_cast<uint16_t>(1000 * i)));
         return out;
     }
-    template <class F>
-    static std::string error_of(F f) {
-        try {
-            f();
-        } catch (const InputError& error) {
-            return error.what();
-        }
-        return "no error";
-    }
-    std::string directory;
+    const std::string& directory = root;
 };
 
 std::string text_of(const Dataset& dataset) {

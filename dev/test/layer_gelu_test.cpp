@@ -30,17 +30,19 @@ std::vector<double> sweep() {
     return x;
 }
 
+template <class Device>
+void run(Device& dev, Values& out, Values& dinp, Values& inp, Values& dout) {
+    gelu_forward(dev, out.on(dev), inp.on(dev), inp.size());
+    gelu_backward(dev, dinp.on(dev), inp.on(dev), dout.on(dev), inp.size());
+}
+
 TEST(Gelu, CpuAgreesWithReference) {
     Values inp(sweep());
     const int64_t n = inp.size();
     Values out = nan_values(n), dinp = nan_values(n), dout = random_values(n);
     Cpu cpu;
     Reference<double> reference;
-    const auto run = [&](auto& dev) {
-        gelu_forward(dev, out.on(dev), inp.on(dev), n);
-        gelu_backward(dev, dinp.on(dev), inp.on(dev), dout.on(dev), n);
-    };
-    run(cpu), run(reference);
+    run(cpu, out, dinp, inp, dout), run(reference, out, dinp, inp, dout);
     for (int64_t i = 0; i < n; ++i) {
         const Losses losses(inp[i]);
         const size_t at = static_cast<size_t>(i);
@@ -57,11 +59,7 @@ TEST(Gelu, EveryLength) {
         Values inp = random_values(n, 3), out = nan_values(n), dinp = nan_values(n), dout = random_values(n);
         Cpu cpu;
         Reference<double> reference;
-        const auto run = [&](auto& dev) {
-            gelu_forward(dev, out.on(dev), inp.on(dev), n);
-            gelu_backward(dev, dinp.on(dev), inp.on(dev), dout.on(dev), n);
-        };
-        run(cpu), run(reference);
+        run(cpu, out, dinp, inp, dout), run(reference, out, dinp, inp, dout);
         for (Values* v : {&out, &dinp}) std::fill(v->magnitude.begin(), v->magnitude.end(), 3.0);
         out.expect_close("out", 4 * roundoff);
         dinp.expect_close("dinp", 4 * roundoff);

@@ -10,35 +10,20 @@
 #include <fstream>
 #include <limits>
 
-#include "io/error.h"
+#include "dev/test/test_directory.h"
 
 namespace fs = std::filesystem;
 
 namespace {
 
-class LogTest : public testing::Test {
+class LogTest : public TestDirectory {
 protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "log_test_XXXXXX").string();
-        ASSERT_NE(mkdtemp(name.data()), nullptr);
-        out = name, path = out + "/log.jsonl";
-    }
-    void TearDown() override { fs::remove_all(out); }
     std::string contents() const {
         std::ifstream in(path, std::ios::binary);
         return {std::istreambuf_iterator<char>(in), {}};
     }
     void set_contents(const std::string& text) const { std::ofstream(path, std::ios::binary) << text; }
-    template <class F>
-    static std::string error_of(F f) {
-        try {
-            f();
-        } catch (const InputError& error) {
-            return error.what();
-        }
-        return "no error";
-    }
-    std::string out, path;
+    const std::string &out = root, path = at("log.jsonl");
 };
 
 const std::string line1 =

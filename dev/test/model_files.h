@@ -1,42 +1,22 @@
-// What the tests of model files share: a directory of their own, a tokenizer, parameters, and what a refusal must say.
+// What the tests of model files share: a tokenizer, parameters, what a refusal must say, a full disc.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "dev/test/test_directory.h"
 #include "gpt2_tensors.h"
 #include "io/error.h"
 #include "io/tokenizer.h"
 
-// A fresh directory, its name with a space and beyond ASCII, removed at the end of the test.
-class ModelFiles : public ::testing::Test {
-protected:
-    ModelFiles() {
-        std::string name = (std::filesystem::temp_directory_path() / "modèle 模型 XXXXXX").string();
-        if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-        root = name;
-    }
-    ~ModelFiles() override { std::filesystem::remove_all(root); }
-    std::string at(const std::string& name) const { return root + "/" + name; }
-    std::vector<std::string> listing(const std::string& directory) const {
-        std::vector<std::string> names;
-        for (const auto& item : std::filesystem::directory_iterator(directory))
-            names.push_back(item.path().filename().string());
-        std::sort(names.begin(), names.end());
-        return names;
-    }
-    std::string root;
-};
+class ModelFiles : public TestDirectory {};
 
 class FakeTokenizer : public Tokenizer {
 public:
@@ -54,17 +34,6 @@ private:
     std::string name_ = "fake";
     int32_t end_of_text_;
 };
-
-inline std::string read_bytes(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << file.rdbuf();
-    return bytes.str();
-}
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary) << bytes;
-}
 
 // Padding rows of wte are zero.
 inline std::vector<float> random_parameters(const GPT2Config& config, unsigned seed = 1) {

@@ -7,27 +7,21 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/error.h"
+#include "dev/test/test_directory.h"
 #include "io/report_chart.h"
 
 namespace fs = std::filesystem;
 
 namespace {
 
-class ReportTest : public testing::Test {
+class ReportTest : public TestDirectory {
 protected:
-    void SetUp() override {
-        std::string name = (fs::temp_directory_path() / "report_test_XXXXXX").string();
-        ASSERT_NE(mkdtemp(name.data()), nullptr);
-        out = name;
-    }
-    void TearDown() override { fs::remove_all(out); }
     std::string page(const Report& report) const {
         write_report(out + "/report.html", report);
         std::ifstream in(out + "/report.html", std::ios::binary);
         return {std::istreambuf_iterator<char>(in), {}};
     }
-    std::string out;
+    const std::string& out = root;
 };
 
 Report run(int64_t steps, int64_t eval_every) {
