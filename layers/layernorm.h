@@ -1,29 +1,49 @@
-// Layer normalisation over the last dimension (Ba, Kiros & Hinton 2016), as torch.nn.LayerNorm.
+// Layer normalisation over the last C values (Ba, Kiros & Hinton 2016), as torch.nn.LayerNorm.
+// The derivation of the backward is in dev/layernorm/README.md.
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "layers/device.h"
+#include "layers/normalized_shape.h"
+
+// On every device S is how tensors are stored (float, double, bf16) and A what is computed in: Reference<A>'s scalar,
+// float on the Cpu. N rows of C values, for any normalized_shape: normalized_rows() gives N and C.
 
 // norm = (inp - mean) * rstd,  rstd = 1 / sqrt(variance + eps),  variance biased: divided by C
 // out (N,C) = norm * weight + bias        mean (N), rstd (N): kept for the backward
 // weight (C) null means 1, bias (C) null means 0.
-template <class T>
-void layernorm_forward(Reference<T>&, T* out, T* mean, T* rstd, const T* inp, const T* weight, const T* bias, int64_t N,
-                       int64_t C, T eps = T(1e-5)) {
+template <class A, class S>
+void layernorm_forward(Reference<A>&, S* out, A* mean, A* rstd, const S* inp, const std::type_identity_t<S>* weight,
+                       const std::type_identity_t<S>* bias, int64_t N, int64_t C,
+                       std::type_identity_t<A> eps = A(1e-5)) {
     for (int64_t row = 0; row < N; ++row) {
-        const T* x = inp + row * C;
-        T m = 0, variance = 0;
-        for (int64_t c = 0; c < C; ++c) m += x[c];
-        m /= static_cast<T>(C);
-        for (int64_t c = 0; c < C; ++c) variance += (x[c] - m) * (x[c] - m);
-        variance /= static_cast<T>(C);
-        const T r = 1 / std::sqrt(variance + eps);
-        for (int64_t c = 0; c < C; ++c)
-            out[row * C + c] = (x[c] - m) * r * (weight ? weight[c] : 1) + (bias ? bias[c] : 0);
+        const S* x = inp + row * C;
+        A m = 0, variance = 0;
+        for (int64_t c = 0; c < C; ++c) m += static_cast<A>(x[c]);
+        m /= static_cast<A>(C);
+        for (int64_t c = 0; c < C; ++c) variance += (static_cast<A>(x[c]) - m) * (static_cast<A>(x[c]) - m);
+        variance /= static_cast<A>(C);
+        const A r = 1 / std::sqrt(variance + eps);
+        for (int64_t c = 0; c < C; ++c) {
+            const A w = weight ? static_cast<A>(weight[c]) : A(1), b = bias ? static_cast<A>(bias[c]) : A(0);
+            out[row * C + c] = static_cast<S>((static_cast<A>(x[c]) - m) * r * w + b);
+        }
         mean[row] = m;
         rstd[row] = r;
     }
+}
+
+// residual (N,C) = inp + branch, as it is stored        out, mean, rstd: layernorm_forward of residual
+// residual may be inp or branch itself.
+template <class A, class S>
+void residual_layernorm_forward(Reference<A>& dev, S* residual, S* out, A* mean, A* rstd, const S* inp, const S* branch,
+                                const std::type_identity_t<S>* weight, const std::type_identity_t<S>* bias, int64_t N,
+                                int64_t C, std::type_identity_t<A> eps = A(1e-5)) {
+    for (int64_t i = 0; i < N * C; ++i)
+        residual[i] = static_cast<S>(static_cast<A>(inp[i]) + static_cast<A>(branch[i]));
+    layernorm_forward(dev, out, mean, rstd, residual, weight, bias, N, C, eps);
 }
 
 // forward: out = norm * weight + bias
@@ -31,27 +51,33 @@ void layernorm_forward(Reference<T>&, T* out, T* mean, T* rstd, const T* inp, co
 // dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
 // dresidual (N,C): the gradient that reaches inp past the norm; may be dinp itself; null means 0.
 // Any of dinp, dweight, dbias may be null.
-template <class T>
-void layernorm_backward(Reference<T>&, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp, const T* weight,
-                        const T* mean, const T* rstd, const T* dresidual, int64_t N, int64_t C) {
-    for (int64_t row = 0; row < N; ++row) {
-        const T *x = inp + row * C, *dy = dout + row * C;
-        const T m = mean[row], r = rstd[row];
-        T mean_dnorm = 0, mean_dnorm_norm = 0;
+template <class A, class S>
+void layernorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight,
+                        std::type_identity_t<S>* dbias, const S* dout, const S* inp,
+                        const std::type_identity_t<S>* weight, const A* mean, const A* rstd,
+                        const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
+    const auto norm = [&](int64_t row, int64_t c) {
+        return (static_cast<A>(inp[row * C + c]) - mean[row]) * rstd[row];
+    };
+    const auto dy = [&](int64_t row, int64_t c) { return static_cast<A>(dout[row * C + c]); };
+    const auto dnorm = [&](int64_t row, int64_t c) {
+        return weight ? dy(row, c) * static_cast<A>(weight[c]) : dy(row, c);
+    };
+    for (int64_t c = 0; c < C; ++c) {
+        A dw = 0, db = 0;
+        for (int64_t row = 0; row < N; ++row) dw += dy(row, c) * norm(row, c), db += dy(row, c);
+        if (dweight) dweight[c] = static_cast<S>(static_cast<A>(dweight[c]) + dw);
+        if (dbias) dbias[c] = static_cast<S>(static_cast<A>(dbias[c]) + db);
+    }
+    for (int64_t row = 0; dinp && row < N; ++row) {
+        A mean_dnorm = 0, mean_dnorm_norm = 0;
+        for (int64_t c = 0; c < C; ++c) mean_dnorm += dnorm(row, c), mean_dnorm_norm += dnorm(row, c) * norm(row, c);
+        mean_dnorm /= static_cast<A>(C);
+        mean_dnorm_norm /= static_cast<A>(C);
         for (int64_t c = 0; c < C; ++c) {
-            const T norm = (x[c] - m) * r, dnorm = dy[c] * (weight ? weight[c] : 1);
-            mean_dnorm += dnorm;
-            mean_dnorm_norm += dnorm * norm;
-            if (dweight) dweight[c] += dy[c] * norm;
-            if (dbias) dbias[c] += dy[c];
-        }
-        mean_dnorm /= static_cast<T>(C);
-        mean_dnorm_norm /= static_cast<T>(C);
-        if (!dinp) continue;
-        for (int64_t c = 0; c < C; ++c) {
-            const T norm = (x[c] - m) * r, dnorm = dy[c] * (weight ? weight[c] : 1);
-            dinp[row * C + c] =
-                (dresidual ? dresidual[row * C + c] : 0) + r * (dnorm - mean_dnorm - norm * mean_dnorm_norm);
+            const A past = dresidual ? static_cast<A>(dresidual[row * C + c]) : A(0);
+            const A dx = rstd[row] * (dnorm(row, c) - mean_dnorm - norm(row, c) * mean_dnorm_norm);
+            dinp[row * C + c] = static_cast<S>(past + dx);
         }
     }
 }

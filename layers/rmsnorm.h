@@ -1,0 +1,67 @@
+// Root-mean-square normalisation (Zhang & Sennrich 2019), as torch.nn.RMSNorm: layernorm without mean and bias.
+// A, S, N and C as in layers/layernorm.h.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include "layers/device.h"
+#include "layers/normalized_shape.h"
+
+// norm = inp * rrms,  rrms = 1 / sqrt(mean(inp²) + eps)
+// out (N,C) = norm, rounded to S, * weight        rrms (N): kept for the backward        weight (C) null means 1.
+template <class A, class S>
+void rmsnorm_forward(Reference<A>&, S* out, A* rrms, const S* inp, const std::type_identity_t<S>* weight, int64_t N,
+                     int64_t C, std::type_identity_t<A> eps = A(1e-6)) {
+    for (int64_t row = 0; row < N; ++row) {
+        const S* x = inp + row * C;
+        A squares = 0;
+        for (int64_t c = 0; c < C; ++c) squares += static_cast<A>(x[c]) * static_cast<A>(x[c]);
+        const A r = 1 / std::sqrt(squares / static_cast<A>(C) + eps);
+        for (int64_t c = 0; c < C; ++c) {
+            const A norm = static_cast<A>(static_cast<S>(static_cast<A>(x[c]) * r));
+            out[row * C + c] = static_cast<S>(weight ? norm * static_cast<A>(weight[c]) : norm);
+        }
+        rrms[row] = r;
+    }
+}
+
+// residual (N,C) = inp + branch, as it is stored        out, rrms: rmsnorm_forward of residual
+// residual may be inp or branch itself.
+template <class A, class S>
+void residual_rmsnorm_forward(Reference<A>& dev, S* residual, S* out, A* rrms, const S* inp, const S* branch,
+                              const std::type_identity_t<S>* weight, int64_t N, int64_t C,
+                              std::type_identity_t<A> eps = A(1e-6)) {
+    for (int64_t i = 0; i < N * C; ++i)
+        residual[i] = static_cast<S>(static_cast<A>(inp[i]) + static_cast<A>(branch[i]));
+    rmsnorm_forward(dev, out, rrms, residual, weight, N, C, eps);
+}
+
+// forward: out = norm * weight
+// dinp (N,C) = dresidual + rrms * (dnorm - norm * mean(dnorm * norm)),  dnorm = dout * weight
+// dweight (C) += sum over rows of dout * norm        norm is not rounded to S here: that rounding's derivative counts
+// as 1 dresidual (N,C): may be dinp itself; null means 0. Either of dinp, dweight may be null.
+template <class A, class S>
+void rmsnorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight, const S* dout,
+                      const S* inp, const std::type_identity_t<S>* weight, const A* rrms,
+                      const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
+    const auto norm = [&](int64_t row, int64_t c) { return static_cast<A>(inp[row * C + c]) * rrms[row]; };
+    const auto dy = [&](int64_t row, int64_t c) { return static_cast<A>(dout[row * C + c]); };
+    const auto dnorm = [&](int64_t row, int64_t c) {
+        return weight ? dy(row, c) * static_cast<A>(weight[c]) : dy(row, c);
+    };
+    for (int64_t c = 0; dweight && c < C; ++c) {
+        A dw = 0;
+        for (int64_t row = 0; row < N; ++row) dw += dy(row, c) * norm(row, c);
+        dweight[c] = static_cast<S>(static_cast<A>(dweight[c]) + dw);
+    }
+    for (int64_t row = 0; dinp && row < N; ++row) {
+        A mean_dnorm_norm = 0;
+        for (int64_t c = 0; c < C; ++c) mean_dnorm_norm += dnorm(row, c) * norm(row, c);
+        mean_dnorm_norm /= static_cast<A>(C);
+        for (int64_t c = 0; c < C; ++c) {
+            const A past = dresidual ? static_cast<A>(dresidual[row * C + c]) : A(0);
+            dinp[row * C + c] = static_cast<S>(past + rrms[row] * (dnorm(row, c) - norm(row, c) * mean_dnorm_norm));
+        }
+    }
+}
