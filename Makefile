@@ -19,11 +19,13 @@ TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
 WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
 NARROW   := $(foreach arch,$(WIDTHS),$(patsubst $(B)/%,build/$(arch)/%,$(filter $(B)/test/layer_%,$(TESTS))))
+# PyTorch is timed beside ours where it is; make bench PYTORCH= leaves it out.
+PYTORCH  ?= $(wildcard .venv/bin/python)
 DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench train_gpt2 test_gpt2 tests layer_tests format check-format clean help
+.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests format check-format clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -39,8 +41,13 @@ test: ## run every test; SANITIZE=address,undefined runs them under the sanitize
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
 
-bench: $(B)/bench ## time every layer and whole steps against the machine's measured peak; ONLY=matmul for some rows
-	@$< $(if $(ONLY),--only '$(ONLY)')
+bench: $(B)/bench ## time every layer and whole steps against the machine's peak, and PyTorch; ONLY=matmul for some rows
+	@$< $(if $(PYTORCH),--pytorch) $(if $(ONLY),--only '$(ONLY)',--results dev/results)
+	@$(if $(ONLY),,[ ! -e .venv/bin/python ] || .venv/bin/python scripts/plot_bench.py dev/results)
+
+bench-pytorch: ## install PyTorch into .venv and run make bench beside it
+	@scripts/setup.sh pytorch
+	@$(MAKE) --no-print-directory bench
 
 train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (AVX2) or x86-64 builds for other CPUs
 	@ln -f $< $@
@@ -83,7 +90,7 @@ endif
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
-$(B)/bench: $(B)/dev/bench.o $(LAYERS)
+$(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
 $(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)

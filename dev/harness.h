@@ -1,14 +1,20 @@
-// Times a piece of work, and prints it as a row: time, GFLOP/s or GB/s, share of the machine's measured peak.
+// Timing that can be trusted on a machine whose clock and neighbours vary: what is compared (versions, the machine's
+// peak) runs in turn, and medians are compared.
 #pragma once
 
-#include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <functional>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "layers/peak_cpu.h"
+
+// Seconds a call, over as many as take `at_least`.
+inline double seconds_a_call(const std::function<void()>& work, double at_least = 0.02) {
+    int64_t calls = 0;
+    double seconds = 0;
+    for (const double start = seconds_now(); seconds < at_least; seconds = seconds_now() - start) work(), ++calls;
+    return seconds / static_cast<double>(calls);
+}
 
 // The median over at least `runs` calls and 0.3 s, after one call to warm up.
 inline double median_seconds(const std::function<void()>& work, int runs = 5) {
@@ -20,37 +26,37 @@ inline double median_seconds(const std::function<void()>& work, int runs = 5) {
         times.push_back(seconds_now() - start);
         total += times.back();
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    return times[times.size() / 2];
+    return median(times);
+}
+
+struct Samples {
+    std::vector<double> values;
+
+    double median() const { return ::median(values); }
+    // The middle half of the values lies within this share of the median.
+    double spread() const {
+        std::vector<double> sorted = values;
+        std::sort(sorted.begin(), sorted.end());
+        const size_t n = sorted.size();
+        return (sorted[n - 1 - n / 4] - sorted[n / 4]) / median();
+    }
+};
+
+// Calls each of `measures` in turn, `rounds` times, after one round to warm up; what each returned.
+inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& measures, int rounds) {
+    std::vector<Samples> samples(measures.size());
+    for (int round = -1; round < rounds; ++round)
+        for (size_t i = 0; i < measures.size(); ++i) {
+            const double value = measures[i]();
+            if (round >= 0) samples[i].values.push_back(value);
+        }
+    return samples;
 }
 
 enum class Unit { flops, bytes };  // what bounds the work
 
-class Table {
-public:
-    Table() : flops_(measure_fma_peak(20)), bandwidth_(measure_copy_bandwidth()) {
-        std::printf("%d threads, FMA peak %.0f GFLOP/s, streaming copy %.1f GB/s (both measured now)\n\n",
-                    omp_get_max_threads(), flops_ / 1e9, bandwidth_ / 1e9);
-        std::printf("%-38s %12s %16s %7s\n", "work", "time", "rate", "of peak");
-    }
-
-    void row(const std::string& name, Unit unit, double amount, const std::function<void()>& work, int runs = 5) {
-        const double seconds = median_seconds(work, runs), rate = amount / seconds;
-        const double share = rate / (unit == Unit::flops ? flops_ : bandwidth_);
-        std::printf("%-38s %9.3f ms %9.1f %s %5.0f %%\n", name.c_str(), seconds * 1e3, rate / 1e9,
-                    unit == Unit::flops ? "GFLOP/s" : "GB/s   ", 100 * share);
-        std::fflush(stdout);
-        char line[160];
-        std::snprintf(line, sizeof line, "\"%s\",%.6g,%.6g,%s,%.4f\n", name.c_str(), seconds, rate / 1e9,
-                      unit == Unit::flops ? "GFLOP/s" : "GB/s", share);
-        csv_ += line;
-    }
-
-    void write_csv(const std::string& path) const {
-        std::ofstream(path) << "work,seconds,rate,unit,share of peak\n" << csv_;
-    }
-
-private:
-    double flops_, bandwidth_;
-    std::string csv_;
-};
+// The machine's peak in that unit, to be measured in turn with the work: FLOP/s or bytes/s.
+inline std::function<double()> peak_of(Unit unit) {
+    if (unit == Unit::flops) return fma_peak_once;
+    return [copy = std::make_shared<CopyPeak>()] { return copy->once(); };
+}

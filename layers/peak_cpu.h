@@ -1,8 +1,10 @@
-// What this machine can do at best, measured: the ceilings that speeds are given as a share of.
+// What this machine can do at best, measured: the ceilings that speeds are given as a share of. Clocks and neighbours
+// vary: a share means something only if its peak was measured beside it, in turn with the work (dev/harness.h).
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "layers/device.h"
 #include "layers/simd.h"
@@ -11,42 +13,66 @@ inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Fused multiply-adds on registers alone, on all threads; FLOP/s (two for each lane), the best of `tries` times 5 ms.
-inline double measure_fma_peak(int tries = 8) {
-    constexpr int chains = 16;  // more than latency times units
-    constexpr int64_t rounds = 250'000;
-    double best = 0;
-    for (int i = 0; i < tries; ++i) {
-        double flops = 0;
-        const double start = seconds_now();
-#pragma omp parallel reduction(+ : flops)
-        {
-            simd::vfloat x[chains];
-            for (auto& v : x) v = simd::set1(1.0f);
-            const simd::vfloat factor = simd::set1(0.999f), term = simd::set1(0.001f);
-            for (int64_t r = 0; r < rounds; ++r) {
-#pragma GCC unroll 16
-                for (int c = 0; c < chains; ++c) x[c] = simd::fma(x[c], factor, term);
-            }
-            simd::vfloat total{};
-            for (auto& v : x) total += v;
-            flops = simd::sum(total) > 0 ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
-        }
-        best = std::max(best, flops / (seconds_now() - start));
-    }
-    return best;
+inline double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
 }
 
-// Copying 256 MiB with streaming stores on all threads; bytes/s read and written, the best of `tries`.
-inline double measure_copy_bandwidth(int tries = 5) {
-    constexpr int64_t n = int64_t{32} << 20;
-    const HostBuffer<float> from = host_allocate<float>(n), to = host_allocate<float>(n);
-    double best = 0;
-    for (int i = 0; i < tries + 1; ++i) {  // the first touches the pages
+// Fused multiply-adds on registers alone, on all threads, for some 5 ms; FLOP/s, two for each lane of a multiply-add.
+// z = z² + c stays within [-2, 2] and never settles for c around -1.85: bits toggle as they do in real work.
+inline double fma_peak_once() {
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+    constexpr int chains = 24;  // more than latency times units; of 32 registers
+#else
+    constexpr int chains = 12;  // of 16
+#endif
+    constexpr int64_t rounds = 4'000'000 / chains;
+    double flops = 0;
+    const double start = seconds_now();
+#pragma omp parallel reduction(+ : flops)
+    {
+        simd::vfloat z[chains], c[3];
+        for (int i = 0; i < 3; ++i) c[i] = simd::set1(-1.80f - 0.05f * static_cast<float>(i));
+        for (int i = 0; i < chains; ++i)
+            for (int lane = 0; lane < simd::W; ++lane) z[i][lane] = static_cast<float>(i * simd::W + lane) / 512;
+        for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+            for (int i = 0; i < chains; ++i) z[i] = simd::fma(z[i], z[i], c[i % 3]);
+        }
+        simd::vfloat total{};
+        for (const auto& v : z) total += v;
+        flops = simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
+    }
+    return flops / (seconds_now() - start);
+}
+
+// Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
+class CopyPeak {
+public:
+    CopyPeak() { once(); }  // the first touches the pages
+
+    double once() {
         const double start = seconds_now();
 #pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < n; j += simd::W) simd::stream(to.get() + j, simd::load(from.get() + j));
-        best = std::max(best, 2.0 * static_cast<double>(n) * sizeof(float) / (seconds_now() - start));
+        for (int64_t i = 0; i < n; i += simd::W) simd::stream(to_.get() + i, simd::load(from_.get() + i));
+        return 2.0 * static_cast<double>(n) * sizeof(float) / (seconds_now() - start);
     }
-    return best;
+
+private:
+    static constexpr int64_t n = int64_t{32} << 20;
+    const HostBuffer<float> from_ = host_allocate<float>(n), to_ = host_allocate<float>(n);
+};
+
+// The median of `tries`.
+inline double measure_fma_peak(int tries = 9) {
+    std::vector<double> rates;
+    for (int i = 0; i < tries; ++i) rates.push_back(fma_peak_once());
+    return median(rates);
+}
+inline double measure_copy_bandwidth(int tries = 5) {
+    CopyPeak copy;
+    std::vector<double> rates;
+    for (int i = 0; i < tries; ++i) rates.push_back(copy.once());
+    return median(rates);
 }

@@ -29,6 +29,9 @@ missing=$(
     [ "$what" != ci ] || command -v clang-format >/dev/null ||
         echo clang-format clang-tools-extra clang clang-format
     [ "$what" != pytorch ] || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv python3 python python
+    # make bench compares with PyTorch at its best.
+    [ "$what" != pytorch ] || python3 -c 'import ctypes.util as u; assert u.find_library("tcmalloc_minimal")' 2>/dev/null ||
+        echo libtcmalloc-minimal4 gperftools-libs gperftools gperftools
 )
 
 log=$(mktemp)

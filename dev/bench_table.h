@@ -1,0 +1,53 @@
+// The rows of make bench: each is timed in turn with the machine's peak and with PyTorch, printed, and written as CSV.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dev/bench_pytorch.h"
+#include "dev/harness.h"
+
+struct Row {
+    std::string name;
+    Unit unit = Unit::flops;
+    double amount = 0;  // flops, or bytes read and written
+    std::function<void()> work;
+    int rounds = 7;
+    double memory = 0;  // bytes, the largest resident set, where the process is the row's own
+};
+
+// A process that has the row's work prepared in PyTorch, in one mode.
+struct Rival {
+    PyTorch* process;
+    std::string mode;    // "eager", "compile"
+    bool alone = false;  // its memory is that of this work
+};
+
+class BenchTable {
+public:
+    // only: of the rows, those whose name holds it. csv may be null.
+    BenchTable(std::string only, bool pytorch, std::FILE* csv);
+
+    // Forks a process for `body`, which makes the rows "NAME SUFFIX", unless none of them is wanted: a step's memory is
+    // then its own, and a row leaves no trace in the next.
+    void group(const std::string& name, const std::vector<std::string>& suffixes, const std::function<void()>& body);
+
+    // A row beside PyTorch doing `work` ("matmul_forward 1024 768 2304"), if wanted.
+    void layer(const Row& row, const std::string& work);
+    void row(const Row& row, const std::vector<Rival>& rivals);
+
+    bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
+    bool pytorch() const { return pytorch_; }
+    int groups() const { return groups_; }
+    bool failed() const { return failed_; }
+
+private:
+    const std::string only_;
+    const bool pytorch_;
+    std::FILE* const csv_;  // shared with the forked processes
+    PyTorch for_layers_;
+    int groups_ = 0;
+    bool failed_ = false;
+};
