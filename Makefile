@@ -15,6 +15,7 @@ Q        := $(if $(V),,@)
 
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
+EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
 WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
@@ -75,6 +76,7 @@ COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json log o
 OPT  :=
 $(COLD) $(B)/dev/test/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
+$(EMULATOR) $(B)/dev/test/cuda_%.o: OPT := -O2 -g1
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp
@@ -98,6 +100,11 @@ $(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
 $(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
+
+# CUDA kernels, in the emulator.
+$(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 

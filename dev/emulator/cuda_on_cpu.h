@@ -1,0 +1,228 @@
+// CUDA for g++: what a .cuh finds in place of the CUDA Toolkit, so that its kernels run on a machine without a GPU, and
+// tell more about their mistakes than a GPU does. Kernels are plain CUDA but for LAUNCH and DYN_SHARED
+// (layers/cuda_common.cuh). How it works:
+//   fiber.h    each thread of a block is a fiber; they run in a shuffled order, from one synchronisation to the next
+//   block.h    a grid, its blocks, barriers, what the lanes of a warp do together, and how a launch fails
+//   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN
+//   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
+// A launch runs to its end before it returns: streams and events are in order by themselves.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <stdexcept>
+#include <tuple>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define EMULATOR_JOIN_(a, b) a##b
+#define EMULATOR_JOIN(a, b) EMULATOR_JOIN_(a, b)
+// One block runs on one OS thread, so a thread_local is shared by its fibers. The red zone before it is also how
+// memory.cpp knows shared memory from other thread_locals.
+#define __shared__                                                                                          \
+    static thread_local __attribute__((used)) char EMULATOR_JOIN(emulator_red_zone_, __COUNTER__)[64] = {}; \
+    static thread_local
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+    constexpr dim3() = default;
+    constexpr dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct __attribute__((may_alias, aligned(16))) int4 {
+    int x, y, z, w;
+};
+
+// Of the thread that runs; set at each switch.
+inline thread_local constinit uint3 threadIdx{}, blockIdx{};
+inline thread_local constinit dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation };
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+using cudaStream_t = struct EmulatedStream*;
+
+namespace emulator {
+
+// What a launch that goes wrong throws: kernel, block, thread, what, file and line. The next launch works again.
+struct Error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// Threads of a block, and blocks, run in an order drawn from this.
+inline uint64_t seed = 1;
+// Kernels of this program were compiled with -fsanitize=thread: accesses are checked one by one.
+bool checks_every_access();
+
+using Site = std::source_location;
+struct Launch {
+    const char* kernel;
+    Site site;
+    dim3 grid, block;
+    size_t dynamic_shared;  // bytes
+    void (*call)(const void* parameters);
+    const void* parameters;
+    size_t parameters_size;
+    const void* function;
+};
+void run(const Launch&);
+
+template <class... P, class... A>
+void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t,
+            Site site, A&&... arguments) {
+    using Call = std::pair<void (*)(P...), std::tuple<P...>>;
+    const Call call{kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
+    const auto apply = [](const void* c) {
+        std::apply(static_cast<const Call*>(c)->first, static_cast<const Call*>(c)->second);
+    };
+    run({name, site, grid, block, dynamic_shared, apply, &call, sizeof call, reinterpret_cast<const void*>(kernel)});
+}
+
+void* dynamic_shared();
+
+// The threads that `predicate` holds for, of all that wait at the barrier.
+struct Votes {
+    int yes, all;
+};
+Votes barrier(const char* name, bool predicate, Site site);
+
+// Waits until all lanes of `mask` are here; the last one calls work(each lane's data, mask) for all.
+using Work = void (*)(void* const* data, unsigned mask);
+void collective(const char* name, unsigned mask, void* data, Work work, Site site);
+
+struct Exchange {
+    uint64_t in, out;
+    int from;  // lane
+};
+Work exchange();
+unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
+int lane();
+
+template <class T>
+requires(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>) T
+    shuffle(const char* name, unsigned mask, T value, int from, Site site) {
+    Exchange e{0, 0, from};
+    std::memcpy(&e.in, &value, sizeof value);
+    collective(name, mask, &e, exchange(), site);
+    std::memcpy(&value, &e.out, sizeof value);
+    return value;
+}
+
+// Fails the launch unless `size` bytes at p are aligned to their size, as a vector access must be.
+void aligned(const void* p, size_t size, Site site);
+
+template <class T>
+T atomic(T* p, T operand, T (*f)(T old, T operand));
+}  // namespace emulator
+
+// --- barriers, shuffles, votes
+#define EMULATOR_SITE emulator::Site site = emulator::Site::current()
+inline void __syncthreads(EMULATOR_SITE) { emulator::barrier("__syncthreads", false, site); }
+inline int __syncthreads_count(int p, EMULATOR_SITE) { return emulator::barrier("__syncthreads_count", p, site).yes; }
+inline int __syncthreads_or(int p, EMULATOR_SITE) { return emulator::barrier("__syncthreads_or", p, site).yes > 0; }
+inline int __syncthreads_and(int p, EMULATOR_SITE) {
+    const emulator::Votes votes = emulator::barrier("__syncthreads_and", p, site);
+    return votes.yes == votes.all;
+}
+inline void __syncwarp(unsigned mask = 0xffffffff, EMULATOR_SITE) { emulator::ballot("__syncwarp", mask, false, site); }
+inline unsigned __ballot_sync(unsigned mask, int p, EMULATOR_SITE) {
+    return emulator::ballot("__ballot_sync", mask, p, site);
+}
+inline int __any_sync(unsigned mask, int p, EMULATOR_SITE) {
+    return emulator::ballot("__any_sync", mask, p, site) != 0;
+}
+inline int __all_sync(unsigned mask, int p, EMULATOR_SITE) {
+    return emulator::ballot("__all_sync", mask, p, site) == mask;
+}
+// Lanes are cut into segments of `width`; one that would read from outside of its segment reads its own value.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMULATOR_SITE) {
+    const int start = emulator::lane() & -width;
+    return emulator::shuffle("__shfl_sync", mask, value, start | (from & (width - 1)), site);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, EMULATOR_SITE) {
+    const int lane = emulator::lane(), from = lane - static_cast<int>(delta);
+    return emulator::shuffle("__shfl_up_sync", mask, value, from < (lane & -width) ? lane : from, site);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, EMULATOR_SITE) {
+    const int lane = emulator::lane(), from = lane + static_cast<int>(delta);
+    return emulator::shuffle("__shfl_down_sync", mask, value, from >= (lane & -width) + width ? lane : from, site);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, EMULATOR_SITE) {
+    const int lane = emulator::lane(), from = lane ^ with;  // an earlier segment may be read, a later one not
+    return emulator::shuffle("__shfl_xor_sync", mask, value, from >= (lane & -width) + width ? lane : from, site);
+}
+
+// --- memory
+template <class T>
+T atomicAdd(T* p, std::type_identity_t<T> x) {
+    return emulator::atomic<T>(p, x, [](T old, T y) { return static_cast<T>(old + y); });
+}
+template <class T>
+T atomicMax(T* p, std::type_identity_t<T> x) {
+    return emulator::atomic<T>(p, x, [](T old, T y) { return std::max(old, y); });
+}
+template <class T>
+T atomicMin(T* p, std::type_identity_t<T> x) {
+    return emulator::atomic<T>(p, x, [](T old, T y) { return std::min(old, y); });
+}
+template <class T>
+T atomicExch(T* p, std::type_identity_t<T> x) {
+    return emulator::atomic<T>(p, x, [](T, T y) { return y; });
+}
+template <class T>
+T __ldcs(const T* p, EMULATOR_SITE) {
+    emulator::aligned(p, sizeof(T), site);
+    return *p;
+}
+template <class T>
+T __ldg(const T* p, EMULATOR_SITE) {
+    return __ldcs(p, site);
+}
+template <class T>
+void __stwb(T* p, std::type_identity_t<T> x, EMULATOR_SITE) {
+    emulator::aligned(p, sizeof(T), site);
+    *p = x;
+}
+
+// --- arithmetic
+using std::max;
+using std::min;
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+
+// --- the runtime
+cudaError_t cudaMalloc(void** p, size_t bytes);
+cudaError_t cudaFree(void* p);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemset(void* p, int value, size_t bytes);
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+    return cudaMemcpy(to, from, bytes, kind);
+}
+inline cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
+    return cudaMemset(p, value, bytes);
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t e) {
+    return e == cudaSuccess ? "no error" : e == cudaErrorInvalidValue ? "invalid argument" : "out of memory";
+}

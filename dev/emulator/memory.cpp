@@ -1,0 +1,233 @@
+#include "dev/emulator/memory.h"
+
+#include <cxxabi.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+#include "dev/emulator/access.h"
+#include "dev/emulator/cuda_on_cpu.h"
+
+namespace emulator {
+
+static const std::vector<uint16_t> pattern(page / 2 + 1, poison_pattern);
+static const char* pattern_at(const void* p) {  // its parity is that of p
+    return reinterpret_cast<const char*>(pattern.data()) + reinterpret_cast<uintptr_t>(p) % 2;
+}
+
+void poison(void* p, size_t bytes) {
+    char* to = static_cast<char*>(p);
+    for (; bytes > page; bytes -= page, to += page) std::memcpy(to, pattern_at(p), page);
+    std::memcpy(to, pattern_at(p), bytes);
+}
+
+bool poisoned(const void* p, size_t bytes) {
+    const char* from = static_cast<const char*>(p);
+    for (; bytes > page; bytes -= page, from += page)
+        if (std::memcmp(from, pattern_at(p), page) != 0) return false;
+    return std::memcmp(from, pattern_at(p), bytes) == 0;
+}
+
+char* map_guarded(size_t bytes) {
+    void* const p =
+        mmap(nullptr, bytes + 2 * guard_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    char* const begin = static_cast<char*>(p) + guard_size;
+    if (bytes && mprotect(begin, bytes, PROT_READ | PROT_WRITE)) throw std::bad_alloc();
+    return begin;
+}
+
+void unmap_guarded(char* p, size_t bytes) { munmap(p - guard_size, bytes + 2 * guard_size); }
+
+// --- device memory
+static std::mutex allocations_mutex;
+static std::map<uintptr_t, Allocation> allocations;  // by the end of what surrounds them
+
+Allocation* find_allocation(const void* p) {
+    const auto found = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
+    if (found == allocations.end() || p < found->second.mapping - guard_size) return nullptr;
+    return &found->second;
+}
+
+std::string allocation_fault(const void* p, size_t size) {
+    const Allocation* const a = find_allocation(p);
+    if (!a) return "which is no device memory";
+    const int64_t at = static_cast<const char*>(p) - a->begin, end = static_cast<int64_t>(a->size);
+    if (at >= 0 && at + static_cast<int64_t>(size) <= end) return "";
+    return "out of bounds: at byte " + std::to_string(at) + " of an allocation of " + std::to_string(end) + " bytes";
+}
+
+std::string damaged_allocation() {
+    for (const auto& [_, a] : allocations) {
+        const char* const end = a.begin + a.size;
+        if (!poisoned(a.mapping, static_cast<size_t>(a.begin - a.mapping)))
+            return "something was written before an allocation of " + std::to_string(a.size) + " bytes";
+        if (!poisoned(end, static_cast<size_t>(a.mapping + a.mapping_size - end)))
+            return "something was written past the end of an allocation of " + std::to_string(a.size) + " bytes";
+    }
+    return "";
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+    const size_t size = (bytes + page - 1) / page * page;
+    try {
+        char* const mapping = map_guarded(size);
+        poison(mapping, size);
+        *p = mapping + size - (bytes + 15) / 16 * 16;
+        const Allocation a{static_cast<char*>(*p), bytes, mapping, size, new_bytes(bytes)};
+        const std::lock_guard lock(allocations_mutex);
+        allocations[reinterpret_cast<uintptr_t>(mapping + size + guard_size)] = a;
+    } catch (const std::bad_alloc&) {
+        return cudaErrorMemoryAllocation;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* p) {
+    if (!p) return cudaSuccess;
+    const std::lock_guard lock(allocations_mutex);
+    const Allocation* const a = find_allocation(p);
+    if (!a || a->begin != p) return cudaErrorInvalidValue;
+    const Allocation freed = *a;
+    allocations.erase(reinterpret_cast<uintptr_t>(freed.mapping + freed.mapping_size + guard_size));
+    unmap_guarded(freed.mapping, freed.mapping_size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (bytes == 0) return cudaSuccess;
+    if (to_device ? !allocation_fault(to, bytes).empty() : find_allocation(to) != nullptr) return cudaErrorInvalidValue;
+    if (from_device ? !allocation_fault(from, bytes).empty() : find_allocation(from) != nullptr)
+        return cudaErrorInvalidValue;
+    std::memmove(to, from, bytes);
+    if (to_device) set_written(to, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+    if (bytes == 0) return cudaSuccess;
+    if (!allocation_fault(p, bytes).empty()) return cudaErrorInvalidValue;
+    std::memset(p, value, bytes);
+    set_written(p, bytes);
+    return cudaSuccess;
+}
+
+namespace emulator {
+
+// --- shared memory
+// Thread_locals of the program are one block of memory for each OS thread, laid out by the linker. A function's local
+// one is named _ZZ<function>E<variable>; those of a function that has red zones among them are shared memory.
+static std::vector<SharedVariable> read_symbols() {
+    std::ifstream file("/proc/self/exe", std::ios::binary);
+    const std::vector<char> exe(std::istreambuf_iterator<char>(file), {});
+    const auto at = [&](size_t offset) { return exe.data() + offset; };
+    ElfW(Ehdr) header;
+    std::memcpy(&header, at(0), sizeof header);
+    const auto section = [&](size_t i) {
+        ElfW(Shdr) s;
+        std::memcpy(&s, at(header.e_shoff + i * sizeof s), sizeof s);
+        return s;
+    };
+    std::vector<SharedVariable> all;
+    for (size_t i = 0; i < header.e_shnum; ++i) {
+        const ElfW(Shdr) symbols = section(i);
+        if (symbols.sh_type != SHT_SYMTAB) continue;
+        const ElfW(Shdr) names = section(symbols.sh_link);
+        for (size_t s = 0; s < symbols.sh_size / sizeof(ElfW(Sym)); ++s) {
+            ElfW(Sym) symbol;
+            std::memcpy(&symbol, at(symbols.sh_offset + s * sizeof symbol), sizeof symbol);
+            const std::string name = at(names.sh_offset + symbol.st_name);
+            if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && name.starts_with("_ZZ"))
+                all.push_back(
+                    {symbol.st_value, symbol.st_size, name, name.find("emulator_red_zone_") != std::string::npos});
+        }
+    }
+    std::vector<SharedVariable> shared;
+    for (SharedVariable v : all) {
+        const auto in_its_function = [&](const SharedVariable& zone) {
+            if (!zone.red_zone) return false;
+            const size_t end = zone.name.find_last_not_of("0123456789", zone.name.find("emulator_red_zone_") - 1);
+            return v.name.compare(0, end + 1, zone.name, 0, end + 1) == 0;
+        };
+        if (std::none_of(all.begin(), all.end(), in_its_function)) continue;
+        char* const plain = abi::__cxa_demangle(v.name.c_str(), nullptr, nullptr, nullptr);
+        if (plain) v.name = plain, v.name.erase(0, v.name.rfind("::") + 2);
+        std::free(plain);
+        shared.push_back(v);
+    }
+    std::sort(shared.begin(), shared.end(), [](auto& a, auto& b) { return a.offset < b.offset; });
+    return shared;
+}
+
+const std::vector<SharedVariable>& shared_variables() {
+    static const std::vector<SharedVariable> variables = read_symbols();
+    return variables;
+}
+
+std::string damaged_shared_variable() {
+    const std::vector<SharedVariable>& all = shared_variables();
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (!all[i].red_zone || poisoned(thread_locals() + all[i].offset, all[i].size)) continue;
+        std::string what = "something was written out of bounds,";
+        if (i > 0) what += " past the end of the shared variable " + all[i - 1].name;
+        if (i + 1 < all.size()) what += " or before " + all[i + 1].name;
+        return what;
+    }
+    return "";
+}
+
+static thread_local char* tls = nullptr;
+static thread_local size_t tls_size = 0;
+static ptrdiff_t loaded_at = 0;  // addresses in memory minus those of the program's file
+static void find_program() {
+    dl_iterate_phdr(
+        [](dl_phdr_info* program, size_t, void*) {
+            loaded_at = static_cast<ptrdiff_t>(program->dlpi_addr);
+            tls = static_cast<char*>(program->dlpi_tls_data);
+            for (int i = 0; i < program->dlpi_phnum; ++i)
+                if (program->dlpi_phdr[i].p_type == PT_TLS) tls_size = program->dlpi_phdr[i].p_memsz;
+            return 1;  // the program itself comes first: its libraries are left out
+        },
+        nullptr);
+}
+char* thread_locals() { return tls ? tls : (find_program(), tls); }
+size_t thread_locals_size() { return thread_locals(), tls_size; }
+
+std::string source_lines(const void* pc) {
+    find_program();
+    char command[128];
+    std::snprintf(command, sizeof command, "addr2line -i -e /proc/%d/exe 0x%tx 2>/dev/null", getpid(),
+                  static_cast<const char*>(pc) - 1 - reinterpret_cast<char*>(loaded_at));
+    std::string lines, here = std::filesystem::current_path().string() + "/";
+    FILE* const f = popen(command, "r");
+    char line[1024];
+    while (f && std::fgets(line, sizeof line, f)) {
+        std::string s(line);
+        s.erase(s.find_first_of(" \n"));  // "(discriminator 2)"
+        if (s.starts_with(here)) s.erase(0, here.size());
+        if (s.starts_with("./")) s.erase(0, 2);
+        if (s.starts_with("/") || s.starts_with("dev/emulator/") || s.starts_with("?")) continue;
+        lines += (lines.empty() ? "" : ", called from ") + s;
+    }
+    if (f) pclose(f);
+    return lines.empty() ? "at an unknown line" : lines;
+}
+
+}  // namespace emulator

@@ -1,0 +1,203 @@
+// What the layers' CUDA kernels stand on. The same source compiles with nvcc for a GPU, and with g++ for the emulator
+// (dev/emulator/), where kernels run on the CPU and their mistakes are reported.
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#else
+#include "dev/emulator/cuda_on_cpu.h"
+#endif
+
+#include <memory>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "layers/bf16.h"
+#include "layers/device.h"
+
+inline void cuda_check(cudaError_t e, const char* what, std::source_location at = std::source_location::current()) {
+    if (e != cudaSuccess)
+        throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e) + ", " + at.file_name() + ":" +
+                                 std::to_string(at.line()));
+}
+
+// LAUNCH(kernel, grid, block, bytes of dynamic shared memory, stream, arguments...): the only place where kernels are
+// launched. A template's instance stands in parentheses: LAUNCH((kernel<float, 4>), ...).
+#ifdef __CUDACC__
+#define LAUNCH(kernel, grid, block, smem, stream, ...)                            \
+    do {                                                                          \
+        kernel<<<grid, block, smem, stream>>>(__VA_ARGS__);                       \
+        cuda_check(cudaGetLastError(), #kernel, std::source_location::current()); \
+    } while (false)
+#else
+#define LAUNCH(kernel, grid, block, smem, stream, ...)           \
+    emulator::launch(#kernel, kernel, grid, block, smem, stream, \
+                     std::source_location::current() __VA_OPT__(, ) __VA_ARGS__)
+#endif
+
+// Before a loop whose arrays are to stay in registers.
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+// DYN_SHARED(T, name): T* name, the launch's dynamic shared memory, aligned to 16 bytes.
+#ifdef __CUDACC__
+extern __shared__ int4 dynamic_shared_memory[];
+#define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(dynamic_shared_memory)
+#else
+#define DYN_SHARED(T, name) T* const name = static_cast<T*>(emulator::dynamic_shared())
+#endif
+
+// --- the device
+struct Cuda {
+    using scalar = float;
+    Profile* profile = nullptr;  // as Cpu's
+    cudaStream_t stream = nullptr;
+};
+
+struct CudaDelete {
+    template <class T>
+    void operator()(T* p) const {
+        cudaFree(p);
+    }
+};
+
+// `count` zeroed elements in device memory.
+template <class T>
+std::unique_ptr<T[], CudaDelete> allocate(Cuda& dev, int64_t count) {
+    void* p = nullptr;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+    cuda_check(cudaMalloc(&p, bytes), "cudaMalloc");
+    std::unique_ptr<T[], CudaDelete> owner(static_cast<T*>(p));
+    cuda_check(cudaMemsetAsync(p, 0, bytes, dev.stream), "cudaMemset");
+    return owner;
+}
+
+template <class T>
+void zero(Cuda& dev, T* x, int64_t n) {
+    cuda_check(cudaMemsetAsync(x, 0, static_cast<size_t>(n) * sizeof(T), dev.stream), "cudaMemset");
+}
+
+// x (n) in device memory = host (n)
+template <class T>
+void to_device(Cuda& dev, T* x, const T* host, int64_t n) {
+    cuda_check(cudaMemcpyAsync(x, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, dev.stream),
+               "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+}
+
+// What was launched before may fail here, on a GPU.
+template <class T>
+std::vector<T> to_host(Cuda& dev, const T* x, int64_t n) {
+    std::vector<T> host(static_cast<size_t>(n));
+    cuda_check(cudaMemcpyAsync(host.data(), x, host.size() * sizeof(T), cudaMemcpyDeviceToHost, dev.stream),
+               "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    return host;
+}
+
+template <class T>
+void to_host(Cuda& dev, float* out, const T* x, int64_t n) {
+    const std::vector<T> host = to_host(dev, x, n);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(host[static_cast<size_t>(i)]);
+}
+
+// In double, in order.
+template <class T>
+double sum(Cuda& dev, const T* x, int64_t n) {
+    double total = 0;
+    for (const T value : to_host(dev, x, n)) total += static_cast<double>(static_cast<float>(value));
+    return total;
+}
+
+// --- numbers
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(unsigned{x.bits} << 16); }
+template <class T>
+__device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
+    if constexpr (std::is_same_v<T, bf16>) {
+        bf16 y;
+#ifdef __CUDACC__
+        y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+        y.bits = bf16_from_float(x);
+#endif
+        return y;
+    } else {
+        return x;
+    }
+}
+
+// --- memory: V values next to each other in one access
+template <class T>
+constexpr int packed = 16 / static_cast<int>(sizeof(T));  // as many as the widest access takes
+
+// p is aligned to V values. load_once: the line is the first to leave the caches, as nothing will read it again soon.
+template <int V, bool once = false, class T>
+__device__ __forceinline__ void load(float (&x)[V], const T* p) {
+    if constexpr (V == 1) {
+        x[0] = to_float(*p);
+    } else {
+        static_assert(V == packed<T>);
+        const int4* const source = reinterpret_cast<const int4*>(p);
+        const int4 bits = once ? __ldcs(source) : __ldg(source);
+        T values[V];
+        memcpy(values, &bits, sizeof bits);
+        UNROLL for (int v = 0; v < V; ++v) x[v] = to_float(values[v]);
+    }
+}
+template <int V, class T>
+__device__ __forceinline__ void load_once(float (&x)[V], const T* p) {
+    load<V, true>(x, p);
+}
+// x = p[i] …, or `otherwise` where p is null
+template <int V, class T>
+__device__ __forceinline__ void load_or(float (&x)[V], const T* p, int i, float otherwise) {
+    if (p)
+        load(x, p + i);
+    else
+        UNROLL for (int v = 0; v < V; ++v) x[v] = otherwise;
+}
+template <int V, class T>
+__device__ __forceinline__ void store(T* p, const float (&x)[V]) {
+    if constexpr (V == 1) {
+        *p = from_float<T>(x[0]);
+    } else {
+        static_assert(V == packed<T>);
+        T values[V];
+        UNROLL for (int v = 0; v < V; ++v) values[v] = from_float<T>(x[v]);
+        int4 bits;
+        memcpy(&bits, values, sizeof bits);
+        __stwb(reinterpret_cast<int4*>(p), bits);
+    }
+}
+// Whether rows of C values of T can be read and written by 16 bytes.
+template <class T, class... Pointer>
+bool can_pack(int64_t C, const Pointer*... tensors) {
+    return C % packed<T> == 0 && (... && (reinterpret_cast<uintptr_t>(tensors) % 16 == 0));
+}
+
+// --- sums of a fixed shape: the same bits at every run
+// Of a warp; every lane gets it.
+__device__ __forceinline__ float warp_sum(float x) {
+    UNROLL for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+// Of the WARPS warps that have threadIdx.y in common; each of their threads gets it. Every thread of the block calls;
+// scratch: WARPS floats of shared memory, for each threadIdx.y its own, which nothing else uses until the next barrier.
+template <int WARPS>
+__device__ __forceinline__ float group_sum(float x, float* scratch) {
+    x = warp_sum(x);
+    if constexpr (WARPS > 1) {
+        if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = 0;
+        UNROLL for (int warp = 0; warp < WARPS; ++warp) x += scratch[warp];
+    }
+    return x;
+}
