@@ -17,6 +17,7 @@ IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp))
+LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
 WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
 NARROW   := $(foreach arch,$(WIDTHS),$(patsubst $(B)/%,build/$(arch)/%,$(filter $(B)/test/layer_%,$(TESTS))))
@@ -26,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests format check-format clean help
+.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders format check-format clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -57,6 +58,7 @@ test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbe
 	@ln -f $< $@
 
 tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2
+ladders: $(LADDERS)
 layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
 
 format: ## bring the sources into the project's format
@@ -66,7 +68,7 @@ check-format:
 	clang-format --dry-run -Werror $(SOURCES)
 
 clean: ## remove what was built; data/ and out/ stay
-	rm -rf build train_gpt2 test_gpt2
+	rm -rf build dev/build train_gpt2 test_gpt2
 
 help: ## this list
 	@sed -n 's/^\([a-z_0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -94,6 +96,12 @@ $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
+$(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
+$(B)/test/ladder_test: | $(LADDERS)
 
 $(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
 	@mkdir -p $(@D)

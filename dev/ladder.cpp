@@ -1,0 +1,297 @@
+// The harness of the ladders: options, inputs, the check, the timing, the table. main() is here for all of them.
+#include "dev/ladder.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "gpt2_init.h"
+#include "io/error.h"
+#include "memory_plan.h"
+
+namespace {
+
+std::string joined(const std::vector<std::string>& words, const char* between = "x") {
+    std::string text;
+    for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+    return text;
+}
+std::string joined(const std::vector<int64_t>& sizes) {
+    std::vector<std::string> words;
+    for (const int64_t size : sizes) words.push_back(std::to_string(size));
+    return joined(words);
+}
+
+std::string shape_names() {
+    std::vector<std::string> words;
+    for (const Dimension& d : kernel.shape) words.push_back(d.name);
+    return joined(words);
+}
+
+std::vector<int64_t> default_shape() {
+    std::vector<int64_t> sizes;
+    for (const Dimension& d : kernel.shape) sizes.push_back(d.size);
+    return sizes;
+}
+
+std::optional<int64_t> positive(const std::string& text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < 1) return std::nullopt;
+    return value;
+}
+
+std::vector<int64_t> parse_shape(const std::string& text) {
+    std::vector<int64_t> sizes;
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+        end = text.find('x', begin);
+        const auto size = positive(text.substr(begin, end - begin));
+        if (!size) break;
+        sizes.push_back(*size);
+        if (end == std::string::npos && sizes.size() == kernel.shape.size()) return sizes;
+    }
+    throw InputError("--shape: found '" + text + "', expected " + shape_names() + " as in " + joined(default_shape()));
+}
+
+void print_help() {
+    std::printf("%s: %s\n", kernel.name, kernel.what);
+    std::printf("  --shape %-12s sizes (%s):", shape_names().c_str(), joined(default_shape()).c_str());
+    for (size_t i = 0; i < kernel.shape.size(); ++i)
+        std::printf("%s %s %s", i ? "," : "", kernel.shape[i].name, kernel.shape[i].what);
+    std::printf("\n  --rung  %-12s only this rung of each pass, by number or name\n", "WHICH");
+    std::printf("  --csv   %-12s write the table to a file as well\n", "FILE");
+    std::printf("  --check %-12s only check the rungs, without timing them\n", "");
+    std::printf("Exit status: 0 all rungs are correct, 1 one is not, 2 bad input.\n");
+}
+
+// A sum of n random terms is off by some 2^-24 sqrt(n) of its size, as roundings go both ways. 8 times that leaves room
+// for other orders of summing and a few roundings more; a term that is missing or wrong is off by about 1 / sqrt(n).
+double tolerance(int64_t terms) { return 8 * 0x1p-24 * std::sqrt(static_cast<double>(terms)); }
+
+}  // namespace
+
+Ladder::Ladder(int argc, char** argv) : shape_(default_shape()) {
+    for (int i = 1; i < argc; ++i) {
+        const std::string option = argv[i];
+        if (option == "--check") {
+            check_only_ = true;
+            continue;
+        }
+        if (option != "--shape" && option != "--rung" && option != "--csv")
+            throw InputError(option + ": unknown option; see --help");
+        if (++i == argc) throw InputError(option + ": expected a value after it; see --help");
+        if (option == "--shape") shape_ = parse_shape(argv[i]);
+        if (option == "--rung") rung_ = argv[i];
+        if (option == "--csv") csv_ = argv[i];
+    }
+    if (!csv_.empty() && !std::ofstream(csv_, std::ios::app))
+        throw InputError("--csv: " + csv_ + ": cannot be written");
+}
+
+// How many elements, if there is memory for them. In double, which no --shape overflows.
+int64_t Ladder::count(std::initializer_list<int64_t> sizes, double bytes_each) {
+    double elements = 1;
+    for (const int64_t size : sizes) elements *= static_cast<double>(size);
+    const double available = static_cast<double>(available_memory());  // of which tensors so far may be untouched
+    memory_ += elements * bytes_each;
+    if (memory_ > available || elements > 0x1p40)
+        throw InputError("--shape " + joined(shape_) + ": needs more than the " +
+                         mebibytes(static_cast<int64_t>(available)) + " of memory that are free; pass smaller sizes");
+    return static_cast<int64_t>(elements);
+}
+
+Values& Ladder::tensor(const char* name, std::initializer_list<int64_t> sizes) {
+    const int64_t n = count(sizes, sizeof(float) + sizeof(double));
+    Values& t = tensors_.emplace_back();
+    t.name = name;
+    t.size = n;
+    t.values = host_allocate<float>(n);
+    t.exact = host_allocate<double>(n);
+    return t;
+}
+
+void Ladder::fill(Values& t, double low, double high) {
+    ++seed_;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t.size; ++i) t.exact[i] = low + (high - low) * uniform(seed_, static_cast<uint64_t>(i));
+    round(t);
+}
+
+// Both sides get the numbers that a float can hold.
+void Ladder::round(const Values& t) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t.size; ++i) {
+        t.values[i] = static_cast<float>(t.exact[i]);
+        t.exact[i] = static_cast<double>(t.values[i]);
+    }
+}
+
+const Values& Ladder::input(std::initializer_list<int64_t> sizes, double low, double high) {
+    Values& t = tensor("", sizes);
+    fill(t, low, high);
+    return t;
+}
+
+const Values& Ladder::output(const char* name, std::initializer_list<int64_t> sizes, int64_t terms) {
+    Values& t = tensor(name, sizes);
+    t.tolerance = tolerance(terms);
+    return t;
+}
+
+const Values& Ladder::updated(const char* name, std::initializer_list<int64_t> sizes, int64_t terms, double low,
+                              double high) {
+    Values& t = tensor(name, sizes);
+    t.tolerance = tolerance(terms);
+    t.start = host_allocate<float>(count(sizes, sizeof(float)));
+    fill(t, low, high);
+    std::copy_n(t.values.get(), t.size, t.start.get());
+    return t;
+}
+
+float* Ladder::scratch(std::initializer_list<int64_t> sizes) {
+    return scratch_.emplace_back(host_allocate<float>(count(sizes, sizeof(float)))).get();
+}
+
+std::vector<int32_t> Ladder::tokens(int64_t count, int64_t vocabulary) {
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    ++seed_;
+    for (size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = static_cast<int32_t>(uniform(seed_, i) * static_cast<double>(vocabulary));
+    return tokens;
+}
+
+void Ladder::rung(const char* name, const char* adds, std::function<void()> run) {
+    passes_.back().rungs.push_back({name, adds, std::move(run)});
+}
+
+bool Ladder::selected(const Pass& pass, const Rung& rung) const {
+    return rung_.empty() || rung_ == rung.name || rung_ == std::to_string(&rung - pass.rungs.data() + 1);
+}
+
+// What is wrong with a rung; empty if nothing is. It starts from poison, so that what it leaves out shows.
+std::string Ladder::fault(const Pass& pass, const Rung& rung) {
+    const auto attempt = [&] {
+        for (const Values* t : pass.results)
+            if (t->start)
+                std::copy_n(t->start.get(), t->size, t->values.get());
+            else
+                std::fill_n(t->values.get(), t->size, std::numeric_limits<float>::quiet_NaN());
+        rung.run();
+    };
+    attempt();
+    std::vector<std::vector<float>> results;
+    for (const Values* t : pass.results) {
+        double largest = 0;
+        for (int64_t i = 0; i < t->size; ++i) largest = std::max(largest, std::abs(t->exact[i]));
+        for (int64_t i = 0; i < t->size; ++i) {
+            const double got = static_cast<double>(t->values[i]), want = t->exact[i];
+            if (std::abs(got - want) <= t->tolerance * largest) continue;  // false for NaN
+            char text[160];
+            std::snprintf(text, sizeof text, "%s[%lld] is %.9g instead of %.9g", t->name.c_str(),
+                          static_cast<long long>(i), got, want);
+            return text;
+        }
+        results.emplace_back(t->values.get(), t->values.get() + t->size);
+    }
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    attempt();
+    omp_set_num_threads(threads);
+    for (size_t i = 0; i < results.size(); ++i)
+        if (std::memcmp(results[i].data(), pass.results[i]->values.get(), results[i].size() * sizeof(float)) != 0)
+            return pass.results[i]->name + " has other bits with one thread than with " + std::to_string(threads);
+    return "";
+}
+
+void Ladder::run_pass(const Pass& pass) {
+    for (const Values* t : pass.results)
+        if (t->start) std::copy_n(t->start.get(), t->size, t->exact.get());
+    pass.reference();
+
+    const bool flops = pass.work.unit == Unit::flops;
+    const char* const unit = flops ? "GFLOP/s" : "GB/s";
+    std::printf("\n%s: %.4g %s; correct within", pass.name.c_str(), pass.work.amount / 1e6, flops ? "MFLOP" : "MB");
+    for (const Values* t : pass.results)
+        std::printf("%s %.1e (%s)", t == pass.results[0] ? "" : ",", t->tolerance, t->name.c_str());
+    std::printf(" of the largest value\n");
+    if (!check_only_) std::printf("%95s %15s %9s %8s\n", "time", "rate", flops ? "of FMAs" : "of copy", "gain");
+    std::vector<const Rung*> rungs;
+    for (const Rung& rung : pass.rungs)
+        if (selected(pass, rung)) rungs.push_back(&rung);
+    std::vector<std::string> faults;
+    for (const Rung* rung : rungs) faults.push_back(fault(pass, *rung));
+    // Each rung and the peak after it in turn: a slow moment of the machine takes from all of them.
+    std::vector<std::function<double()>> measures;
+    for (const Rung* rung : rungs) {
+        measures.push_back([rung] { return seconds_a_call(rung->run); });
+        measures.push_back(peak_of(pass.work.unit));
+    }
+    const std::vector<Samples> samples = check_only_ ? std::vector<Samples>() : in_turn(measures, 5);
+
+    for (size_t i = 0; i < rungs.size(); ++i) {
+        const Rung& rung = *rungs[i];
+        const std::string number = std::to_string(&rung - pass.rungs.data() + 1),
+                          ok = faults[i].empty() ? "OK" : "NOT OK";
+        std::printf("%2s %-14s %-60s %-6s", number.c_str(), rung.name.c_str(), rung.adds.c_str(), ok.c_str());
+        csv_rows_ += std::string(kernel.name) + ",\"" + pass.name + "\"," + number + ",\"" + rung.name + "\"," +
+                     joined(shape_) + "," + ok;
+        if (!check_only_) {
+            const double seconds = samples[2 * i].median(), peak = samples[2 * i + 1].median();
+            const double rate = pass.work.amount / seconds, gain = i ? samples[2 * i - 2].median() / seconds : 1;
+            std::printf(" %9.3f ms %7.1f %-7s %5.1f %%", seconds * 1e3, rate / 1e9, unit, 100 * rate / peak);
+            if (i) std::printf(" %6.2f x", gain);
+            char text[160];
+            std::snprintf(text, sizeof text, ",%.6g,%.6g,%s,%.6g,%.4f,%.4g", seconds, rate / 1e9, unit, peak / 1e9,
+                          rate / peak, gain);
+            csv_rows_ += text;
+        }
+        csv_rows_ += "\n";
+        std::printf("\n");
+        if (!faults[i].empty()) std::printf("   %s\n", faults[i].c_str());
+        all_correct_ = all_correct_ && faults[i].empty();
+    }
+    std::fflush(stdout);
+}
+
+void Ladder::run() {
+    std::vector<const Pass*> wanted;
+    std::vector<std::string> names;
+    for (const Pass& pass : passes_) {
+        bool any = false;
+        for (const Rung& rung : pass.rungs) {
+            any = any || selected(pass, rung);
+            if (std::find(names.begin(), names.end(), rung.name) == names.end()) names.push_back(rung.name);
+        }
+        if (any) wanted.push_back(&pass);
+    }
+    if (wanted.empty())
+        throw InputError("--rung: found '" + rung_ + "', expected a number or one of: " + joined(names, ", "));
+    std::printf("%s, %s %s, %d threads\n", kernel.name, shape_names().c_str(), joined(shape_).c_str(),
+                omp_get_max_threads());
+    for (const Pass* pass : wanted) run_pass(*pass);
+    if (!csv_.empty())
+        std::ofstream(csv_) << "kernel,pass,rung,name,shape,correct"
+                            << (check_only_ ? "" : ",seconds,rate,unit,peak,share,gain") << "\n"
+                            << csv_rows_;
+}
+
+int main(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i)
+        if (std::strcmp(argv[i], "--help") == 0) {
+            print_help();
+            return 0;
+        }
+    try {
+        Ladder ladder(argc, argv);
+        climb(ladder);
+        return ladder.all_correct() ? 0 : 1;
+    } catch (const InputError& error) {
+        std::fprintf(stderr, "%s: %s\n", kernel.name, error.what());
+    } catch (const std::bad_alloc&) {
+        std::fprintf(stderr, "%s: out of memory; pass a smaller --shape\n", kernel.name);
+    }
+    return 2;
+}

@@ -1,0 +1,151 @@
+// A ladder: the same kernel many times over, from plain loops to what the program runs. Each version is a rung, which
+// adds one idea to the rung before it; dev/ladder.cpp checks it against Reference<double>, times it and prints a row.
+//
+// dev/NAME/ladder.cpp says what its kernel is and how to climb it:
+//   const Kernel kernel{"gelu", "GELU, forward and backward", {{"N", 4096, "values"}}};
+//   void climb(Ladder& ladder) {
+//       const auto [N] = ladder.shape<1>();
+//       auto& inp = ladder.input({N});
+//       auto& out = ladder.output("out", {N});
+//       ladder.pass("forward", bytes(8 * product(N)), {&out},
+//                   [&](auto& dev) { gelu_forward(dev, out.on(dev), inp.on(dev), N); });
+//       ladder.rung("naive", "tanh of the C library", [&] { forward_naive(out, inp, N); });
+//       ladder.production("vectors and threads");
+//       ladder.run();
+//   }
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "dev/harness.h"
+#include "layers/device.h"
+
+struct Dimension {
+    const char* name;
+    int64_t size;  // unless --shape says otherwise
+    const char* what;
+};
+
+struct Kernel {
+    const char *name, *what;
+    std::vector<Dimension> shape;
+};
+
+// What a call has to do at least: floating-point operations, or bytes to and from memory.
+struct Work {
+    Unit unit;
+    double amount;
+};
+inline Work flops(double amount) { return {Unit::flops, amount}; }
+inline Work bytes(double amount) { return {Unit::bytes, amount}; }
+
+// Floats for the rungs, and the same numbers in double for the reference.
+class Values {
+public:
+    operator float*() const { return values.get(); }
+    float* on(Cpu&) const { return values.get(); }
+    double* on(Reference<double>&) const { return exact.get(); }
+
+private:
+    friend class Ladder;
+    std::string name;
+    int64_t size = 0;
+    double tolerance = 0;             // share of the largest value
+    HostBuffer<float> values, start;  // start: what a tensor that is updated holds before each check; else null
+    HostBuffer<double> exact;
+};
+
+class Ladder {
+public:
+    using Results = std::vector<const Values*>;
+
+    Ladder(int argc, char** argv);
+
+    // The sizes, in the order of kernel.shape.
+    template <size_t D>
+    std::array<int64_t, D> shape() const {
+        std::array<int64_t, D> sizes;
+        for (size_t i = 0; i < D; ++i) sizes[i] = shape_.at(i);
+        return sizes;
+    }
+
+    // Random values in [low, high).
+    const Values& input(std::initializer_list<int64_t> sizes, double low = -1, double high = 1);
+    // What a pass overwrites. `terms`: how many numbers are added up for one value, which its tolerance grows with.
+    const Values& output(const char* name, std::initializer_list<int64_t> sizes, int64_t terms = 1);
+    // What a pass adds to or changes in place.
+    const Values& updated(const char* name, std::initializer_list<int64_t> sizes, int64_t terms = 1, double low = -1,
+                          double high = 1);
+    // Memory for rungs to work in, zeroed.
+    float* scratch(std::initializer_list<int64_t> sizes);
+    std::vector<int32_t> tokens(int64_t count, int64_t vocabulary);
+
+    // Computes inputs that come from an earlier layer by the reference.
+    template <class Layer>
+    void prepare(const Results& inputs, const Layer& layer) {
+        Reference<double> exact;
+        layer(exact);
+        for (const Values* t : inputs) round(*t);
+    }
+
+    // A pass over the kernel: what one call does, what it makes, and layer(dev), which makes that on a device. The
+    // rungs that follow belong to it.
+    template <class Layer>
+    void pass(const char* name, Work work, const Results& results, const Layer& layer) {
+        passes_.push_back({name,
+                           work,
+                           results,
+                           [layer] {
+                               Reference<double> exact;
+                               layer(exact);
+                           },
+                           [layer, this] { layer(cpu_); },
+                           {}});
+    }
+    void rung(const char* name, const char* adds, std::function<void()> run);
+    void production(const char* adds) { rung("production", adds, passes_.back().production); }  // layer(Cpu)
+
+    void run();
+    bool all_correct() const { return all_correct_; }
+
+private:
+    struct Rung {
+        std::string name, adds;
+        std::function<void()> run;
+    };
+    struct Pass {
+        std::string name;
+        Work work;
+        Results results;
+        std::function<void()> reference, production;
+        std::vector<Rung> rungs;
+    };
+
+    Values& tensor(const char* name, std::initializer_list<int64_t> sizes);
+    int64_t count(std::initializer_list<int64_t> sizes, double bytes_each);
+    void fill(Values& t, double low, double high);
+    static void round(const Values& t);
+    bool selected(const Pass& pass, const Rung& rung) const;
+    void run_pass(const Pass& pass);
+    std::string fault(const Pass& pass, const Rung& rung);
+
+    std::vector<int64_t> shape_;
+    std::string shape_text_, rung_, csv_;
+    bool check_only_ = false, all_correct_ = true;
+    std::deque<Values> tensors_;  // addresses stay
+    std::deque<HostBuffer<float>> scratch_;
+    double memory_ = 0;
+    uint64_t seed_ = 0;
+    Cpu cpu_;
+    std::vector<Pass> passes_;
+    std::string csv_rows_;
+};
+
+// Of each dev/NAME/ladder.cpp:
+extern const Kernel kernel;
+void climb(Ladder& ladder);

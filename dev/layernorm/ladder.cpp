@@ -1,0 +1,217 @@
+// The ladder of layer normalisation. What is computed, and why the backward is what it is: dev/layernorm/README.md.
+//
+// Rows of 768 floats are 3 KiB: once read, a row stays in the 32 KiB of L1. So memory has to be read once and written
+// once, and any kernel that keeps up with memory is as fast as a copy. Each rung removes what keeps it from that.
+#include "dev/ladder.h"
+#include "layers/layernorm_cpu.h"
+#include "layers/rows_cpu.h"
+
+const Kernel kernel{"layernorm",
+                    "layer normalisation, forward, with the residual's addition, and backward",
+                    {{"N", 8192, "rows"}, {"C", 768, "channels"}}};
+
+namespace {
+
+constexpr float eps = 1e-5f;
+
+// forward: out (N,C) = (inp - mean) * rstd * weight + bias
+
+// 1. As the formula reads: the mean of each row, the variance of each row, the output. Each line goes through all of
+// inp, which does not fit any cache: it comes from memory three times.
+void forward_naive(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                   int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row) {
+        float sum = 0;
+        for (int64_t c = 0; c < C; ++c) sum += inp[row * C + c];
+        mean[row] = sum / static_cast<float>(C);
+    }
+    for (int64_t row = 0; row < N; ++row) {
+        float squares = 0;
+        for (int64_t c = 0; c < C; ++c) squares += (inp[row * C + c] - mean[row]) * (inp[row * C + c] - mean[row]);
+        rstd[row] = 1 / std::sqrt(squares / static_cast<float>(C) + eps);
+    }
+    for (int64_t row = 0; row < N; ++row)
+        for (int64_t c = 0; c < C; ++c)
+            out[row * C + c] = (inp[row * C + c] - mean[row]) * rstd[row] * weight[c] + bias[c];
+}
+
+// 2. Row by row, memory is gone through twice: read once, written once. The sums find the row in L1. That alone gains
+// little: what holds this up is not memory.
+void forward_rows(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                  int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row) {
+        const float* x = inp + row * C;
+        float sum = 0, squares = 0;
+        for (int64_t c = 0; c < C; ++c) sum += x[c];
+        const float m = sum / static_cast<float>(C);
+        for (int64_t c = 0; c < C; ++c) squares += (x[c] - m) * (x[c] - m);
+        const float r = 1 / std::sqrt(squares / static_cast<float>(C) + eps);
+        for (int64_t c = 0; c < C; ++c) out[row * C + c] = (x[c] - m) * r * weight[c] + bias[c];
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
+
+// 3. It is the sums: each addition waits 4 cycles for the one before. Another order changes the rounding, so the
+// compiler must keep this one; we need not: a vector of sums is W chains at once.
+inline void normalise_row(float* out, const float* x, const float* weight, const float* bias, float* mean, float* rstd,
+                          int64_t C) {
+    using namespace simd;
+    vfloat total{}, squares{};
+    for (int64_t c = 0; c < C; c += W) total += load_n(x + c, C - c);
+    const float m = sum(total) / static_cast<float>(C);
+    for (int64_t c = 0; c < C; c += W) {
+        const vfloat d = first(load_n(x + c, C - c) - m, C - c);
+        squares = fma(d, d, squares);
+    }
+    const float r = 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps);
+    for (int64_t c = 0; c < C; c += W) {
+        const int64_t n = C - c;
+        store_n(out + c, fma((load_n(x + c, n) - m) * r, load_n(weight + c, n), load_n(bias + c, n)), n);
+    }
+    *mean = m;
+    *rstd = r;
+}
+void forward_simd(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                  int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row)
+        normalise_row(out + row * C, inp + row * C, weight, bias, mean + row, rstd + row, C);
+}
+
+// 4. Rows know nothing of each other, so threads share them out. One core alone does not fill the memory's bandwidth.
+void forward_threads(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                     int64_t N, int64_t C) {
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; ++row)
+        normalise_row(out + row * C, inp + row * C, weight, bias, mean + row, rstd + row, C);
+}
+
+// backward: dinp (N,C) = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)),  dnorm = dout * weight
+//           dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
+
+// 1. Nothing saved by the forward: mean and rstd are computed once more. Then the two sums, then dinp.
+void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
+                    int64_t N, int64_t C) {
+    const float count = static_cast<float>(C);
+    for (int64_t row = 0; row < N; ++row) {
+        const float *x = inp + row * C, *dy = dout + row * C;
+        float mean = 0, variance = 0, sum_dnorm = 0, sum_dnorm_norm = 0;
+        for (int64_t c = 0; c < C; ++c) mean += x[c] / count;
+        for (int64_t c = 0; c < C; ++c) variance += (x[c] - mean) * (x[c] - mean) / count;
+        const float rstd = 1 / std::sqrt(variance + eps);
+        for (int64_t c = 0; c < C; ++c) {
+            const float norm = (x[c] - mean) * rstd;
+            sum_dnorm += dy[c] * weight[c];
+            sum_dnorm_norm += dy[c] * weight[c] * norm;
+            dweight[c] += dy[c] * norm;
+            dbias[c] += dy[c];
+        }
+        for (int64_t c = 0; c < C; ++c) {
+            const float norm = (x[c] - mean) * rstd;
+            dinp[row * C + c] = rstd * (dy[c] * weight[c] - sum_dnorm / count - norm * sum_dnorm_norm / count);
+        }
+    }
+}
+
+// 2. The forward kept mean and rstd, 2 floats a row: two of four passes fall away.
+void backward_saved(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
+                    const float* mean, const float* rstd, int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row) {
+        const float *x = inp + row * C, *dy = dout + row * C;
+        float sum_dnorm = 0, sum_dnorm_norm = 0;
+        for (int64_t c = 0; c < C; ++c) {
+            const float norm = (x[c] - mean[row]) * rstd[row], dnorm = dy[c] * weight[c];
+            sum_dnorm += dnorm;
+            sum_dnorm_norm += dnorm * norm;
+            dweight[c] += dy[c] * norm;
+            dbias[c] += dy[c];
+        }
+        sum_dnorm /= static_cast<float>(C);
+        sum_dnorm_norm /= static_cast<float>(C);
+        for (int64_t c = 0; c < C; ++c) {
+            const float norm = (x[c] - mean[row]) * rstd[row];
+            dinp[row * C + c] = rstd[row] * (dy[c] * weight[c] - sum_dnorm - norm * sum_dnorm_norm);
+        }
+    }
+}
+
+// 3. Vectors of sums, as in the forward; dweight and dbias stay in L1.
+inline void backward_row(float* dinp, float* dweight, float* dbias, const float* dy, const float* x,
+                         const float* weight, float mean, float rstd, int64_t C) {
+    using namespace simd;
+    vfloat sum_dnorm{}, sum_dnorm_norm{};
+    for (int64_t c = 0; c < C; c += W) {
+        const int64_t n = C - c;
+        const vfloat d = load_n(dy + c, n), norm = (load_n(x + c, n) - mean) * rstd, dnorm = d * load_n(weight + c, n);
+        sum_dnorm += dnorm;
+        sum_dnorm_norm = fma(dnorm, norm, sum_dnorm_norm);
+        store_n(dweight + c, fma(d, norm, load_n(dweight + c, n)), n);
+        store_n(dbias + c, load_n(dbias + c, n) + d, n);
+    }
+    const float mean_dnorm = sum(sum_dnorm) / static_cast<float>(C);
+    const float mean_dnorm_norm = sum(sum_dnorm_norm) / static_cast<float>(C);
+    for (int64_t c = 0; c < C; c += W) {
+        const int64_t n = C - c;
+        const vfloat norm = (load_n(x + c, n) - mean) * rstd, dnorm = load_n(dy + c, n) * load_n(weight + c, n);
+        store_n(dinp + c, rstd * (dnorm - mean_dnorm - norm * mean_dnorm_norm), n);
+    }
+}
+void backward_simd(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
+                   const float* mean, const float* rstd, int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row)
+        backward_row(dinp + row * C, dweight, dbias, dout + row * C, inp + row * C, weight, mean[row], rstd[row], C);
+}
+
+// 4. All rows add to dweight and dbias, so threads need sums of their own. Were these cut by the number of threads, so
+// would be the roundings: sum_over_rows cuts by N alone and adds the parts in order.
+void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                      const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
+    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {
+        backward_row(dinp + row * C, dw, db, dout + row * C, inp + row * C, weight, mean[row], rstd[row], C);
+    });
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    const auto [N, C] = ladder.shape<2>();
+    const auto &inp = ladder.input({N, C}), &weight = ladder.input({C}), &bias = ladder.input({C});
+    const auto &out = ladder.output("out", {N, C}, C), &mean = ladder.output("mean", {N}, C),
+               &rstd = ladder.output("rstd", {N}, C);
+    ladder.pass("forward", bytes(8 * product(N, C)), {&out, &mean, &rstd}, [&](auto& dev) {
+        layernorm_forward(dev, out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N,
+                          C);
+    });
+    ladder.rung("naive", "mean, variance, output: memory is read three times",
+                [&] { forward_naive(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("two passes", "row by row: memory is read once and written once",
+                [&] { forward_rows(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("simd", "a vector of sums instead of one chain of additions",
+                [&] { forward_simd(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("threads", "rows are shared out to the cores",
+                [&] { forward_threads(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.production("layers/layernorm_cpu.h: takes the mean's rounding out as well");
+
+    const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, C);
+    const auto &dweight = ladder.updated("dweight", {C}, N), &dbias = ladder.updated("dbias", {C}, N);
+    const auto &saved_mean = ladder.input({N}), &saved_rstd = ladder.input({N});
+    ladder.prepare({&saved_mean, &saved_rstd}, [&](auto& dev) {
+        layernorm_forward(dev, out.on(dev), saved_mean.on(dev), saved_rstd.on(dev), inp.on(dev), weight.on(dev),
+                          bias.on(dev), N, C);
+    });
+    Cpu cpu;
+    ladder.pass("backward", bytes(12 * product(N, C)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
+        layernorm_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
+                           saved_mean.on(dev), saved_rstd.on(dev), nullptr, N, C);
+    });
+    ladder.rung("naive", "mean and rstd once more, then the sums, then dinp",
+                [&] { backward_naive(dinp, dweight, dbias, dout, inp, weight, N, C); });
+    ladder.rung("two passes", "mean and rstd saved by the forward",
+                [&] { backward_saved(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
+    ladder.rung("simd", "vectors of sums",
+                [&] { backward_simd(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
+    ladder.rung("threads", "sums over rows in parts that N alone decides",
+                [&] { backward_threads(cpu, dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
+    ladder.production("layers/layernorm_cpu.h");
+    ladder.run();
+}

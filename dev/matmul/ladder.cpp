@@ -1,0 +1,181 @@
+// The ladder of the matrix product, out (N,OC) = inp (N,C) · weight (OC,C)ᵀ, and its backward.
+//
+// N·OC·C multiply-adds on N·C + OC·C + N·OC floats: each float is used hundreds of times. A core has two units that
+// multiply and add a whole vector each cycle; the ladder is about having the operands there in time.
+#include "dev/ladder.h"
+#include "layers/matmul_cpu.h"
+
+const Kernel kernel{"matmul",
+                    "a linear layer, forward and backward",
+                    {{"N", 512, "rows"}, {"C", 768, "channels in"}, {"OC", 768, "channels out"}}};
+
+namespace {
+
+// 1. The definition. Each multiply-add waits 4 cycles for the sum of the one before: one in 4 cycles, where two vectors
+// of 16 a cycle would go.
+void forward_naive(float* out, const float* inp, const float* weight, const float* bias, int64_t N, int64_t C,
+                   int64_t OC) {
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t o = 0; o < OC; ++o) {
+            float sum = bias[o];
+            for (int64_t c = 0; c < C; ++c) sum += inp[n * C + c] * weight[o * C + c];
+            out[n * OC + o] = sum;
+        }
+}
+
+// transposed (C,OC) = weightᵀ
+void transpose(float* transposed, const float* weight, int64_t C, int64_t OC) {
+    for (int64_t o = 0; o < OC; ++o)
+        for (int64_t c = 0; c < C; ++c) transposed[c * OC + o] = weight[o * C + c];
+}
+
+// 2. Another order of the loops: innermost are the OC sums of a row, which know nothing of each other. With weight
+// transposed once (C values are copied for each N · C that are used) they lie side by side, and the compiler uses
+// vectors. Now each multiply-add loads two vectors and stores one.
+void forward_loop_order(float* out, const float* inp, const float* weight, const float* bias, float* transposed,
+                        int64_t N, int64_t C, int64_t OC) {
+    transpose(transposed, weight, C, OC);
+    for (int64_t n = 0; n < N; ++n) {
+        float* const sums = out + n * OC;
+        std::copy(bias, bias + OC, sums);
+        for (int64_t c = 0; c < C; ++c)
+            for (int64_t o = 0; o < OC; ++o) sums[o] += inp[n * C + c] * transposed[c * OC + o];
+    }
+}
+
+// A tile: rows x 2 W sums that stay in registers all the way along c. A vector of weights, once loaded, serves all
+// rows, a value of inp both vectors. With 6 rows, 12 sums and 3 operands fit 16 registers, and 8 loads feed 12
+// multiply-adds. `lanes` columns are there; b's rows are ldb apart; a's, lda.
+constexpr int MR = 6, NR = 2 * simd::W;
+template <int rows>
+void tile(int64_t C, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t lanes,
+          bool accumulate) {
+    using namespace simd;
+    vfloat sums[rows][2] = {};
+    for (int64_t k = 0; k < C; ++k) {
+        const vfloat left = load_n(b + k * ldb, lanes),
+                     right = load_n(b + k * ldb + W, std::max<int64_t>(0, lanes - W));
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; ++r) {
+            const vfloat x = set1(a[r * lda + k]);
+            sums[r][0] = fma(x, left, sums[r][0]);
+            sums[r][1] = fma(x, right, sums[r][1]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < 2; ++v) {
+            const int64_t n = std::max<int64_t>(0, lanes - v * W);
+            float* const p = c + r * ldc + v * W;
+            store_n(p, accumulate ? load_n(p, n) + sums[r][v] : sums[r][v], n);
+        }
+}
+// All rows of a against one strip of b: tiles of MR rows, then single rows.
+void strip(int64_t N, int64_t C, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+           int64_t lanes, bool accumulate) {
+    int64_t n = 0;
+    for (; n + MR <= N; n += MR) tile<MR>(C, a + n * lda, lda, b, ldb, c + n * ldc, ldc, lanes, accumulate);
+    for (; n < N; ++n) tile<1>(C, a + n * lda, lda, b, ldb, c + n * ldc, ldc, lanes, accumulate);
+}
+
+// 3. The product, tile by tile.
+void forward_register_tile(float* out, const float* inp, const float* weight, const float* bias, float* transposed,
+                           int64_t N, int64_t C, int64_t OC) {
+    transpose(transposed, weight, C, OC);
+    for (int64_t n = 0; n < N; ++n) std::copy(bias, bias + OC, out + n * OC);
+    for (int64_t o = 0; o < OC; o += NR)
+        strip(N, C, inp, C, transposed + o, OC, out + o, OC, std::min<int64_t>(NR, OC - o), true);
+}
+
+// 4. Packing: transposed has its rows OC floats apart, so a tile's loads walk over C cache lines and pages. Copied into
+// panels, NR columns and KC rows in one run, they come one after the other; 256 x 32 floats are 32 KiB, so a panel is
+// read from L1 by all but the first tile. And the copy transposes at the same time, W x W values in registers.
+constexpr int64_t KC = 256;
+void pack(float* panel, const float* weight, int64_t C, int64_t depth, int64_t lanes) {
+    using simd::W;
+    for (int64_t j = 0; j < NR; j += W)
+        for (int64_t k = 0; k < depth; k += W)
+            if (j + W <= lanes && k + W <= depth)
+                simd::transpose(panel + k * NR + j, NR, weight + j * C + k, C);
+            else
+                for (int64_t i = j; i < j + W; ++i)
+                    for (int64_t l = k; l < std::min(depth, k + W); ++l)
+                        panel[l * NR + i] = i < lanes ? weight[i * C + l] : 0;
+}
+void forward_packed(float* out, const float* inp, const float* weight, const float* bias, float* panel, int64_t N,
+                    int64_t C, int64_t OC) {
+    for (int64_t n = 0; n < N; ++n) std::copy(bias, bias + OC, out + n * OC);
+    for (int64_t o = 0; o < OC; o += NR)
+        for (int64_t k = 0; k < C; k += KC) {
+            const int64_t depth = std::min(KC, C - k), lanes = std::min<int64_t>(NR, OC - o);
+            pack(panel, weight + o * C + k, C, depth, lanes);
+            strip(N, depth, inp + k, C, panel, NR, out + o, OC, lanes, true);
+        }
+}
+
+// backward: dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout
+
+// 1. As the sums read: dinp's run over o, dweight's over n, both with strides.
+void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
+                    int64_t N, int64_t C, int64_t OC) {
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t c = 0; c < C; ++c) {
+            float sum = 0;
+            for (int64_t o = 0; o < OC; ++o) sum += dout[n * OC + o] * weight[o * C + c];
+            dinp[n * C + c] = sum;
+        }
+    for (int64_t o = 0; o < OC; ++o) {
+        for (int64_t c = 0; c < C; ++c) {
+            float sum = 0;
+            for (int64_t n = 0; n < N; ++n) sum += dout[n * OC + o] * inp[n * C + c];
+            dweight[o * C + c] += sum;
+        }
+        for (int64_t n = 0; n < N; ++n) dbias[o] += dout[n * OC + o];
+    }
+}
+
+// 2. c innermost in both: rows of weight, inp, dinp and dweight from end to end, and nothing needs transposing.
+void backward_loop_order(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                         const float* weight, int64_t N, int64_t C, int64_t OC) {
+    std::fill(dinp, dinp + N * C, 0.0f);
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t o = 0; o < OC; ++o) {
+            const float d = dout[n * OC + o];
+            for (int64_t c = 0; c < C; ++c) dinp[n * C + c] += d * weight[o * C + c];
+            for (int64_t c = 0; c < C; ++c) dweight[o * C + c] += d * inp[n * C + c];
+            dbias[o] += d;
+        }
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    const auto [N, C, OC] = ladder.shape<3>();
+    const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
+    const auto& out = ladder.output("out", {N, OC}, C);
+    float *const transposed = ladder.scratch({C, OC}), *const panel = ladder.scratch({KC, NR});
+    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out}, [&](auto& dev) {
+        matmul_forward(dev, out.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N, C, OC);
+    });
+    ladder.rung("naive", "three loops", [&] { forward_naive(out, inp, weight, bias, N, C, OC); });
+    ladder.rung("loop order", "innermost the sums, not the terms of one sum",
+                [&] { forward_loop_order(out, inp, weight, bias, transposed, N, C, OC); });
+    ladder.rung("register tile", "6 x 2 vectors of sums stay in registers",
+                [&] { forward_register_tile(out, inp, weight, bias, transposed, N, C, OC); });
+    ladder.rung("packing", "weight in panels that stay in L1",
+                [&] { forward_packed(out, inp, weight, bias, panel, N, C, OC); });
+    ladder.production("layers/gemm_cpu.h: threads, blocks for L2, taller tiles");
+
+    const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
+    const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
+    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
+        matmul_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev), N,
+                        C, OC);
+    });
+    ladder.rung("naive", "three loops for each gradient",
+                [&] { backward_naive(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
+    ladder.rung("loop order", "innermost the channels, which lie side by side",
+                [&] { backward_loop_order(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
+    ladder.production("layers/gemm_cpu.h: the forward's tiles, threads");
+    ladder.run();
+}
