@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <type_traits>
 
 #include "io/float_formats.h"
 #include "layers/simd.h"
@@ -19,12 +20,23 @@ namespace simd {
 using vhalf = uint16_t __attribute__((vector_size(2 * W), may_alias));
 using vword = uint32_t __attribute__((vector_size(4 * W), may_alias));
 
-inline vfloat widen(vhalf v) { return (vfloat)(__builtin_convertvector(v, vword) << 16); }
+// GCC 12 converts 16 lanes of 16 bits one by one; these are the instructions for all of them.
+inline vfloat widen(vhalf v) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
+#else
+    return (vfloat)(__builtin_convertvector(v, vword) << 16);
+#endif
+}
 // As bf16_from_float, in every lane.
 inline vhalf narrow(vfloat x) {
-    const vword bits = (vword)x, rounded = bits + 0x7FFF + ((bits >> 16) & 1);
-    const vword nan = bits | 0x400000;
-    return __builtin_convertvector(((x == x) ? rounded : nan) >> 16, vhalf);
+    const vword bits = (vword)x, rounded = bits + 0x7FFF + ((bits >> 16) & 1), nan = bits | 0x400000;
+    const vword half = (x == x ? rounded : nan) >> 16;
+#if defined(__AVX512F__)
+    return (vhalf)_mm512_cvtepi32_epi16((__m512i)half);
+#else
+    return __builtin_convertvector(half, vhalf);
+#endif
 }
 
 inline vfloat load(const bf16* p) {
@@ -35,6 +47,24 @@ inline vfloat load(const bf16* p) {
 inline void store(bf16* p, vfloat x) {
     const vhalf v = narrow(x);
     std::memcpy(p, &v, sizeof v);
+}
+
+// Past the caches, as for floats.
+inline void stream(bf16* p, vfloat x) {
+#if defined(__AVX512F__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrow(x));
+#elif defined(__AVX2__)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)narrow(x));
+#else
+    store(p, x);
+#endif
+}
+
+// x as S holds it.
+template <class S>
+inline vfloat rounded(vfloat x) {
+    if constexpr (std::is_same_v<S, bf16>) return widen(narrow(x));
+    return x;
 }
 
 // The first n lanes, as for floats.

@@ -1,33 +1,102 @@
-// Sums over rows whose bits do not depend on the number of threads.
+// What the layers that work on rows share on the Cpu: walking a row, asking memory for the next one, storing past the
+// caches, and sums over rows whose bits do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
+#include "layers/bf16.h"
 #include "layers/device.h"
 #include "layers/simd.h"
+
+// Calls f(c, n, k) for each vector of a row of C values: it starts at c and has n values (W or more: all lanes), and k
+// is its place among four, so that a sum in four parts need not wait for each addition before the next.
+template <class F>
+[[gnu::always_inline]] inline void each_vector(int64_t C, const F& f) {
+    int64_t c = 0;
+    for (; c + 4 * simd::W <= C; c += 4 * simd::W) {
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) f(c + k * simd::W, simd::W, k);
+    }
+    for (; c < C; c += simd::W) f(c, C - c, 0);
+}
+inline float sum(const simd::vfloat (&parts)[4]) { return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
+
+// A pass over a row in L1 leaves memory idle: two such passes ask for the next row while they compute, for one half of
+// its cache lines each, called with each_vector's c and k. `near` asks for it into L1, else into L2.
+template <class S>
+struct Ahead {
+    const S* next;
+    int64_t half;  // where the second pass starts
+    bool near;
+    Ahead(const S* row, int64_t C, bool into_l1) : next(row), half(C / 2), near(into_l1) {
+        const int64_t page = 4096 / static_cast<int64_t>(sizeof(S));  // of a short row several at once, at least
+        next += std::max(C, page);
+    }
+    void first(int64_t c, int k) const { ask(next + c / 2, k); }
+    void second(int64_t c, int k) const { ask(next + half + c / 2, k); }
+
+private:
+    void ask(const S* p, int k) const {
+        constexpr int lines = 128 / (simd::W * static_cast<int>(sizeof(S)));  // half of each 128 bytes that are walked
+        if (k % std::max(1, lines) != 0) return;
+        if (near)
+            __builtin_prefetch(p, 0, 3);
+        else
+            __builtin_prefetch(p, 0, 2);
+    }
+};
+
+// Whether a result is to be stored past the caches: it is too large to be still there when it is read, so that to load
+// its lines before overwriting them is a waste. The rows must start on a vector's boundary. Measured: of 12 MiB,
+// layernorm and the matmul that reads it are 2 % slower that way; of 48 MiB, layernorm is 10 % faster.
+template <class S>
+bool past_caches(const S* out, int64_t N, int64_t C) {
+    constexpr int64_t vector = simd::W * static_cast<int64_t>(sizeof(S));
+    return reinterpret_cast<uintptr_t>(out) % vector == 0 && C % simd::W == 0 && product(N, C) * sizeof(S) >= 32 << 20;
+}
+template <class S>
+inline void store_row(S* p, simd::vfloat v, int64_t n, bool past) {
+    past ? simd::stream(p, v) : simd::store_n(p, v, n);
+}
+
+// 1 / sqrt(mean of (x - m)²) where the squares overflow; x(c, n) is the row. eps is nothing beside such values.
+template <class Row>
+float rstd_of_huge(const Row& x, float m, int64_t C) {
+    constexpr float down = 0x1p-64f;
+    simd::vfloat squares{};
+    for (int64_t c = 0; c < C; c += simd::W) {
+        const simd::vfloat d = simd::first(x(c, C - c) * down - m * down, C - c);
+        squares += d * d;
+    }
+    return down / std::sqrt(simd::sum(squares) / static_cast<float>(C));
+}
 
 // Calls visit(row, s1, s2) for every row; it adds the row's share to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2
 // (C) += the s2 of all rows; either may be null. Rows are cut into at most 64 runs by N alone, each with its own s1 and
 // s2; the runs' sums are added in order.
-template <class Visit>
-void sum_over_rows(Cpu& dev, int64_t N, int64_t C, float* sum1, float* sum2, const Visit& visit) {
+template <class S, class Visit>
+void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
+    using namespace simd;
     const int64_t rows = std::max<int64_t>(8, (N + 63) / 64), runs = (N + rows - 1) / rows;
-    float* const partial = dev.shared(runs * 2 * C);
+    const int64_t stride = (C + W - 1) / W * W;
+    float* const partial = dev.shared(runs * 2 * stride);
 #pragma omp parallel
     {
 #pragma omp for schedule(static)
         for (int64_t run = 0; run < runs; ++run) {
-            float *s1 = partial + run * 2 * C, *s2 = s1 + C;
-            std::fill(s1, s1 + 2 * C, 0.0f);
+            float *s1 = partial + run * 2 * stride, *s2 = s1 + stride;
+            std::fill(s1, s1 + 2 * stride, 0.0f);
             for (int64_t row = run * rows; row < std::min(N, (run + 1) * rows); ++row) visit(row, s1, s2);
         }
 #pragma omp for schedule(static)
-        for (int64_t c = 0; c < 2 * C; ++c) {
-            float* const total = c < C ? sum1 : sum2;
+        for (int64_t i = 0; i < 2 * stride; i += W) {
+            S* const total = i < stride ? sum1 : sum2;
             if (!total) continue;
-            float sum = 0;
-            for (int64_t run = 0; run < runs; ++run) sum += partial[run * 2 * C + c];
-            total[c % C] += sum;
+            vfloat sum{};
+            for (int64_t run = 0; run < runs; ++run) sum += load(partial + run * 2 * stride + i);
+            const int64_t c = i % stride;
+            store_n(total + c, load_n(total + c, C - c) + sum, C - c);
         }
     }
 }

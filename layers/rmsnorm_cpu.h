@@ -1,0 +1,95 @@
+// RMS normalisation on the Cpu, as layers/layernorm_cpu.h.
+#pragma once
+
+#include "layers/rmsnorm.h"
+#include "layers/rows_cpu.h"
+
+namespace rmsnorm_cpu {
+
+// With Residual, the row is inp + branch, and stored as residual.
+template <bool Residual, class S>
+void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, const S* weight, int64_t N, int64_t C,
+             float eps) {
+    using namespace simd;
+    const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
+    const bool short_row = C * static_cast<int64_t>(sizeof(S)) <= 12 << 10;  // longer: L2 is 10 % faster
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; ++row) {
+        const int64_t at = row * C;
+        const S* const add = Residual ? branch + at : nullptr;
+        const auto x = [=](int64_t c, int64_t n) {
+            const vfloat v = load_n(inp + at + c, n);
+            return Residual ? rounded<S>(v + load_n(add + c, n)) : v;
+        };
+        const Ahead next(inp + at, C, short_row), next_add(add, C, short_row);
+        vfloat parts[4]{};
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next.first(c, k);
+            if (Residual) next_add.first(c, k);
+            const vfloat v = x(c, n);
+            parts[k] = fma(v, v, parts[k]);
+        });
+        const float squares = sum(parts) / static_cast<float>(C);
+        const float r = squares < INFINITY ? 1 / std::sqrt(squares + eps) : rstd_of_huge(x, 0, C);
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next.second(c, k);
+            if (Residual) next_add.second(c, k);
+            const vfloat v = x(c, n), norm = rounded<S>(v * r);
+            if (Residual) store_row(residual + at + c, v, n, past);
+            store_row(out + at + c, weight ? norm * load_n(weight + c, n) : norm, n, past);
+        });
+        rrms[row] = r;
+    }
+}
+
+}  // namespace rmsnorm_cpu
+
+// out (N,C) = inp * rrms * weight        rrms (N)        weight (C) may be null
+template <class S>
+void rmsnorm_forward(Cpu& dev, S* out, float* rrms, const S* inp, const std::type_identity_t<S>* weight, int64_t N,
+                     int64_t C, float eps = 1e-6f) {
+    const Timed timed(dev, "rmsnorm_forward", 0, 2 * sizeof(S) * product(N, C));
+    rmsnorm_cpu::forward<false, S>(nullptr, out, rrms, inp, nullptr, weight, N, C, eps);
+}
+
+// residual (N,C) = inp + branch        out, rrms: rmsnorm_forward of residual
+// residual may be inp or branch itself.
+template <class S>
+void residual_rmsnorm_forward(Cpu& dev, S* residual, S* out, float* rrms, const S* inp, const S* branch,
+                              const std::type_identity_t<S>* weight, int64_t N, int64_t C, float eps = 1e-6f) {
+    const Timed timed(dev, "residual_rmsnorm_forward", 0, 4 * sizeof(S) * product(N, C));
+    rmsnorm_cpu::forward<true, S>(residual, out, rrms, inp, branch, weight, N, C, eps);
+}
+
+// dinp (N,C) = dresidual + rrms * (dnorm - norm * mean(dnorm * norm)),  dnorm = dout * weight
+// dweight (C) += sum over rows of dout * norm
+// dresidual may be dinp itself or null; either of dinp, dweight may be null.
+template <class S>
+void rmsnorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight, const S* dout,
+                      const S* inp, const std::type_identity_t<S>* weight, const float* rrms,
+                      const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
+    const Timed timed(dev, "rmsnorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * product(N, C));
+    using namespace simd;
+    const bool past = past_caches(dinp, N, C);
+    S* const no_sum = nullptr;
+    sum_over_rows(dev, N, C, dweight, no_sum, [=](int64_t row, float* dw, float*) {
+        const S *x = inp + row * C, *dy = dout + row * C;
+        const float r = rrms[row];
+        const Ahead next_x(x, C, true), next_dy(dy, C, true);
+        const auto dnorm = [=](vfloat d, int64_t c, int64_t n) { return weight ? d * load_n(weight + c, n) : d; };
+        vfloat parts[4]{};
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next_x.first(c, k), next_dy.first(c, k);
+            parts[k] = fma(dnorm(load_n(dy + c, n), c, n), load_n(x + c, n) * r, parts[k]);
+        });
+        const float mean_dnorm_norm = sum(parts) / static_cast<float>(C);
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next_x.second(c, k), next_dy.second(c, k);
+            const vfloat d = load_n(dy + c, n), norm = load_n(x + c, n) * r;
+            store_n(dw + c, fma(d, norm, load_n(dw + c, n)), n);
+            if (!dinp) return;
+            const vfloat dx = r * (dnorm(d, c, n) - norm * mean_dnorm_norm);
+            store_row(dinp + row * C + c, dresidual ? load_n(dresidual + row * C + c, n) + dx : dx, n, past);
+        });
+    });
+}
