@@ -2,6 +2,7 @@
 // beside PyTorch.
 //   build/native/bench [--only TEXT] [--pytorch] [--csv FILE | --results DIR]
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <optional>
@@ -59,6 +60,28 @@ std::string today() {
     return text;
 }
 
+// A file that appears when it is whole: a run that does not reach its end leaves the last result alone.
+struct Output {
+    explicit Output(const std::string& p) : path(p) {
+        if (path.empty()) return;
+        file = std::fopen(partial().c_str(), "w");
+        if (!file) {
+            std::fprintf(stderr, "bench: %s: cannot be written\n", partial().c_str());
+            std::exit(2);
+        }
+    }
+    std::string partial() const { return path + ".part"; }
+    void keep() {
+        if (!file) return;
+        std::fclose(file);
+        std::rename(partial().c_str(), path.c_str());
+        std::printf("wrote %s\n", path.c_str());
+    }
+
+    const std::string path;
+    std::FILE* file = nullptr;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,31 +94,24 @@ int main(int argc, char** argv) {
             "--results DIR (for a file named by the CPU)\n");
         return 2;
     }
-    const std::string cpu = cpu_name(),
-                      path = options->results.empty() ? options->csv : options->results + "/" + file_name(cpu) + ".csv";
-    // A run that does not reach its end leaves the last result alone.
-    const std::string partial = path + ".part";
-    std::FILE* const csv = path.empty() ? nullptr : std::fopen(partial.c_str(), "w");
-    if (!path.empty() && !csv) {
-        std::fprintf(stderr, "bench: %s: cannot be written\n", partial.c_str());
-        return 2;
-    }
+    const std::string cpu = cpu_name();
+    const std::string path = options->results.empty() ? options->csv : options->results + "/" + file_name(cpu) + ".csv";
+    Output rows(path), threads(path.empty() ? path : path.substr(0, path.rfind('.')) + "-threads.csv");
     const std::string about = cpu + ", " + std::to_string(omp_get_max_threads()) + " threads, vectors of " +
                               std::to_string(simd::W) + " floats, g++ " __VERSION__ ", " + today();
     std::printf("%s\n\n", about.c_str());
-    if (csv) std::fprintf(csv, "# %s\n", about.c_str());
-    BenchTable table(options->only, options->pytorch, csv);
+    for (const Output* output : {&rows, &threads})
+        if (output->file) std::fprintf(output->file, "# %s\n", about.c_str());
+    BenchTable table(options->only, options->pytorch, rows.file);
     layer_rows(table);
     step_rows(table);
+    thread_rows(table, threads.file);
     if (table.groups() == 0) {
         std::fprintf(stderr, "bench: no row's name holds '%s'\n", options->only.c_str());
         return 2;
     }
-    if (csv) std::fclose(csv);
     if (table.failed()) return 1;
-    if (csv) {
-        std::rename(partial.c_str(), path.c_str());
-        std::printf("\nwrote %s\n", path.c_str());
-    }
+    std::printf("\n");
+    rows.keep(), threads.keep();
     return 0;
 }

@@ -1,4 +1,4 @@
-// What make bench times, in two files; and the random numbers it times it on.
+// What make bench times, and the random numbers it times it on.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,8 @@
 
 void layer_rows(BenchTable& table);  // each layer, forward and backward
 void step_rows(BenchTable& table);   // whole training steps
+// Steps on one thread and on all: the speed-up, the serial share, and what more cores would give. csv may be null.
+void thread_rows(BenchTable& table, std::FILE* csv);
 
 // n of them, in (-0.5, 0.5).
 inline HostBuffer<float> random_floats(int64_t n, uint64_t seed) {
