@@ -4,10 +4,11 @@
 // once, and any kernel that keeps up with memory is as fast as a copy. Each rung removes what keeps it from that.
 #include "dev/ladder.h"
 #include "layers/layernorm_cpu.h"
+#include "layers/rmsnorm_cpu.h"
 #include "layers/rows_cpu.h"
 
 const Kernel kernel{"layernorm",
-                    "layer normalisation, forward, with the residual's addition, and backward",
+                    "LayerNorm forward, with the residual's addition, and backward; RMSNorm",
                     {{"N", 8192, "rows"}, {"C", 768, "channels"}}};
 
 namespace {
@@ -84,6 +85,28 @@ void forward_threads(float* out, const float* inp, const float* weight, const fl
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; ++row)
         normalise_row(out + row * C, inp + row * C, weight, bias, mean + row, rstd + row, C);
+}
+
+// residual + layernorm: sum (N,C) = inp + branch        out (N,C) = layernorm(sum)
+
+void residual_separate(float* sum, float* out, const float* inp, const float* branch, const float* weight,
+                       const float* bias, float* mean, float* rstd, int64_t N, int64_t C) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < N * C; ++i) sum[i] = inp[i] + branch[i];
+    forward_threads(out, sum, weight, bias, mean, rstd, N, C);
+}
+
+// The sum is normalised while it is in L1: of five passes over memory the one that reads it again falls away.
+void residual_fused(float* sum, float* out, const float* inp, const float* branch, const float* weight,
+                    const float* bias, float* mean, float* rstd, int64_t N, int64_t C) {
+    using namespace simd;
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; ++row) {
+        const float *x = inp + row * C, *add = branch + row * C;
+        float* s = sum + row * C;
+        for (int64_t c = 0; c < C; c += W) store_n(s + c, load_n(x + c, C - c) + load_n(add + c, C - c), C - c);
+        normalise_row(out + row * C, s, weight, bias, mean + row, rstd + row, C);
+    }
 }
 
 // backward: dinp (N,C) = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)),  dnorm = dout * weight
@@ -171,6 +194,17 @@ void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const
     });
 }
 
+// RMSNorm (layers/rmsnorm.h) has one sum less; its ladder would be the same.
+void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrms, int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row) {
+        const float* x = inp + row * C;
+        float squares = 0;
+        for (int64_t c = 0; c < C; ++c) squares += x[c] * x[c];
+        rrms[row] = 1 / std::sqrt(squares / static_cast<float>(C) + 1e-6f);
+        for (int64_t c = 0; c < C; ++c) out[row * C + c] = x[c] * rrms[row] * weight[c];
+    }
+}
+
 }  // namespace
 
 void climb(Ladder& ladder) {
@@ -190,7 +224,18 @@ void climb(Ladder& ladder) {
                 [&] { forward_simd(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.rung("threads", "rows are shared out to the cores",
                 [&] { forward_threads(out, inp, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: takes the mean's rounding out as well");
+    ladder.production("layers/layernorm_cpu.h: asks ahead, stores past the caches");
+
+    const auto &branch = ladder.input({N, C}), &sum = ladder.output("sum", {N, C});
+    ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
+        residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
+                                   branch.on(dev), weight.on(dev), bias.on(dev), N, C);
+    });
+    ladder.rung("separate", "the addition in a loop of its own, then the rung before",
+                [&] { residual_separate(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
+    ladder.rung("fused", "a row is normalised while its sum is in L1",
+                [&] { residual_fused(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
+    ladder.production("layers/layernorm_cpu.h: likewise");
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, C);
     const auto &dweight = ladder.updated("dweight", {C}, N), &dbias = ladder.updated("dbias", {C}, N);
@@ -212,6 +257,12 @@ void climb(Ladder& ladder) {
                 [&] { backward_simd(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
     ladder.rung("threads", "sums over rows in parts that N alone decides",
                 [&] { backward_threads(cpu, dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h");
+    ladder.production("layers/layernorm_cpu.h: likewise");
+
+    const auto& rrms = ladder.output("rrms", {N}, C);
+    ladder.pass("RMSNorm forward", bytes(8 * product(N, C)), {&out, &rrms},
+                [&](auto& dev) { rmsnorm_forward(dev, out.on(dev), rrms.on(dev), inp.on(dev), weight.on(dev), N, C); });
+    ladder.rung("naive", "row by row", [&] { rmsnorm_naive(out, inp, weight, rrms, N, C); });
+    ladder.production("layers/rmsnorm_cpu.h: all of the above");
     ladder.run();
 }

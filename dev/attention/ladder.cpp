@@ -1,0 +1,281 @@
+// The ladder of causal attention: out = softmax(q kᵀ / sqrt(hs), keys up to the query only) v, for each head by itself.
+//
+// Two products of T x T x hs multiply-adds, and between them a softmax on T x T scores. The scores are the matter: for
+// T = 1024 they are 4 MiB a head, and of the products' operands 256 KiB each. Who writes them to memory waits for it.
+#include "dev/ladder.h"
+#include "layers/attention_cpu.h"
+
+const Kernel kernel{
+    "attention",
+    "causal self-attention, forward and backward",
+    {{"B", 1, "sequences"}, {"T", 1024, "tokens each"}, {"NH", 6, "heads"}, {"hs", 64, "channels each"}}};
+
+namespace {
+
+// Rows of one head of one sequence: where they start and how far they are apart.
+struct Head {
+    const float *q, *k, *v;
+    float *out, *logsumexp;
+    int64_t T, hs, in_row, out_row;  // 3C and C
+    float scale;
+};
+struct Tensors {
+    float *out, *logsumexp;
+    const float* qkv;
+    int64_t B, T, NH, hs;
+    Head head(int64_t i) const {
+        const int64_t C = NH * hs, b = i / NH, h = i % NH;
+        const float* const q = qkv + b * T * 3 * C + h * hs;
+        return {q,
+                q + C,
+                q + 2 * C,
+                out + b * T * C + h * hs,
+                logsumexp + i * T,
+                T,
+                hs,
+                3 * C,
+                C,
+                1 / std::sqrt(static_cast<float>(hs))};
+    }
+};
+
+inline float dot(const float* a, const float* b, int64_t n) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    return sum;
+}
+
+// 1. The formula with whole matrices, as one would write it in NumPy: all T x T scores of a head, -inf above the
+// diagonal, softmax of each row, times v. Half of the work is on zeros.
+void forward_naive(const Tensors& x, float* scores) {
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        const Head a = x.head(i);
+        const int64_t T = a.T;
+        for (int64_t t = 0; t < T; ++t)
+            for (int64_t s = 0; s < T; ++s) {
+                const float score = dot(a.q + t * a.in_row, a.k + s * a.in_row, a.hs) * a.scale;
+                scores[t * T + s] = s <= t ? score : -INFINITY;
+            }
+        for (int64_t t = 0; t < T; ++t) {
+            float* const row = scores + t * T;
+            float largest = row[0], sum = 0;
+            for (int64_t s = 0; s < T; ++s) largest = std::max(largest, row[s]);
+            for (int64_t s = 0; s < T; ++s) sum += row[s] = std::exp(row[s] - largest);
+            for (int64_t s = 0; s < T; ++s) row[s] /= sum;
+            a.logsumexp[t] = largest + std::log(sum);
+        }
+        for (int64_t t = 0; t < T; ++t)
+            for (int64_t c = 0; c < a.hs; ++c) {
+                float sum = 0;
+                for (int64_t s = 0; s < T; ++s) sum += scores[t * T + s] * a.v[s * a.in_row + c];
+                a.out[t * a.out_row + c] = sum;
+            }
+    }
+}
+
+// 2. One query at a time, and only keys that it may see: T scores are all there is, in L1. For v, channels innermost:
+// rows from end to end, and no chain of additions.
+void forward_rows(const Tensors& x) {
+    std::vector<float> scores(static_cast<size_t>(x.T));
+    float* const row = scores.data();
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        const Head a = x.head(i);
+        for (int64_t t = 0; t < a.T; ++t) {
+            float largest = -INFINITY, sum = 0;
+            for (int64_t s = 0; s <= t; ++s) {
+                row[s] = dot(a.q + t * a.in_row, a.k + s * a.in_row, a.hs) * a.scale;
+                largest = std::max(largest, row[s]);
+            }
+            for (int64_t s = 0; s <= t; ++s) sum += row[s] = std::exp(row[s] - largest);
+            float* const out = a.out + t * a.out_row;
+            std::fill(out, out + a.hs, 0.0f);
+            for (int64_t s = 0; s <= t; ++s)
+                for (int64_t c = 0; c < a.hs; ++c) out[c] += row[s] / sum * a.v[s * a.in_row + c];
+            a.logsumexp[t] = largest + std::log(sum);
+        }
+    }
+}
+
+// 3. Blocks (Dao et al. 2022). A tile of the matrix product (dev/matmul) makes MR queries' scores with NR keys at once,
+// so keys and values are loaded once for MR queries. These scores are used up before the next are made: each row keeps
+// the largest score so far, the sum of e^(score - largest) and the sum of that times v. Where a larger score comes,
+// both sums are scaled by e^(largest before - largest now). Nothing as long as T is left.
+using gemm::MR;
+using gemm::NR;
+using simd::vfloat;
+using simd::W;
+
+struct Block {
+    float scores[MR * NR], largest[MR], sum[MR];
+};
+
+// scores (rows,NR) become e^(scale * score - largest), for queries from t and keys from s; out (rows,hs) and the sums
+// are scaled to the new largest.
+void online_softmax(Block& block, float* out, const Head& a, int64_t t, int64_t rows, int64_t s) {
+    for (int64_t r = 0; r < rows; ++r) {
+        float* const row = block.scores + r * NR;
+        const int64_t visible = std::min<int64_t>(NR, t + r + 1 - s);  // the rest is above the diagonal
+        if (visible <= 0) {
+            std::fill(row, row + NR, 0.0f);
+            continue;
+        }
+        vfloat tops = simd::set1(-INFINITY), sums{};
+        for (int j = 0; j < NR; j += W) {
+            const vfloat score =
+                simd::first(simd::load(row + j) * a.scale, std::max<int64_t>(0, visible - j), -INFINITY);
+            simd::store(row + j, score);
+            tops = simd::max(tops, score);
+        }
+        const float largest = std::max(block.largest[r], simd::max(tops));
+        const float shrink = std::exp(block.largest[r] - largest);
+        for (int j = 0; j < NR; j += W) {
+            const vfloat e = simd::exp(simd::load(row + j) - largest);
+            simd::store(row + j, e);
+            sums += e;
+        }
+        block.sum[r] = block.sum[r] * shrink + simd::sum(sums);
+        block.largest[r] = largest;
+        if (shrink != 1) simd::map(out + r * a.out_row, a.hs, [=](vfloat o, int64_t, int64_t) { return o * shrink; });
+    }
+}
+
+// keys: panels of NR keys, (hs,NR) each. values: panels of NR channels, (T,NR) each.
+void forward_head(const Head& a, float* keys, float* values) {
+    using enum gemm::Order;
+    for (int64_t s = 0; s < a.T; s += NR)
+        gemm::pack_panel<k_last>(keys + s * a.hs, a.k + s * a.in_row, a.in_row, a.hs, std::min<int64_t>(NR, a.T - s));
+    for (int64_t c = 0; c < a.hs; c += NR)
+        gemm::pack_panel<k_first>(values + c * a.T, a.v + c, a.in_row, a.T, std::min<int64_t>(NR, a.hs - c));
+    for (int64_t t = 0; t < a.T; t += MR) {
+        const int64_t rows = std::min<int64_t>(MR, a.T - t);
+        const gemm::Tile tile = gemm::tile<k_last>(rows);
+        float* const out = a.out + t * a.out_row;
+        Block block{};
+        std::fill_n(block.largest, MR, -INFINITY);
+        for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * a.out_row, a.hs, 0.0f);
+        for (int64_t s = 0; s < t + rows; s += NR) {
+            tile(a.hs, a.q + t * a.in_row, a.in_row, keys + s * a.hs, block.scores, NR, false, NR);
+            online_softmax(block, out, a, t, rows, s);
+            for (int64_t c = 0; c < a.hs; c += NR)
+                tile(std::min<int64_t>(NR, a.T - s), block.scores, NR, values + c * a.T + s * NR, out + c, a.out_row,
+                     true, std::min<int64_t>(NR, a.hs - c));
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+            const float inverse = 1 / block.sum[r];
+            simd::map(out + r * a.out_row, a.hs, [=](vfloat o, int64_t, int64_t) { return o * inverse; });
+            a.logsumexp[t + r] = block.largest[r] + std::log(block.sum[r]);
+        }
+    }
+}
+int64_t panel_floats(const Tensors& x) { return (x.T + NR) * x.hs + (x.hs + NR) * x.T; }
+void forward_blocks(Cpu& dev, const Tensors& x) {
+    float* const panels = dev.scratch(panel_floats(x));
+    for (int64_t i = 0; i < x.B * x.NH; ++i) forward_head(x.head(i), panels, panels + (x.T + NR) * x.hs);
+}
+
+// 4. Heads are shared out.
+void forward_threads(Cpu& dev, const Tensors& x) {
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        float* const panels = dev.scratch(panel_floats(x));
+        forward_head(x.head(i), panels, panels + (x.T + NR) * x.hs);
+    }
+}
+
+// backward, with p = softmax of the scores:  dv = pᵀ dout        dp = dout vᵀ        dscores = p * (dp - rowsum(p *
+// dp))
+//                                            dq = dscores k / sqrt(hs)        dk = dscoresᵀ q / sqrt(hs)
+
+// 1. Matrices again: p, which the forward left behind, and dp, (T,T) each. dq, dk, dv stand in dqkv as q, k, v in qkv.
+void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, float* dp) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        const Head a = x.head(i);
+        const float* const d = dout + (a.out - x.out);
+        float *const dq = dqkv + (a.q - x.qkv), *const dk = dq + a.out_row, *const dv = dk + a.out_row;
+        for (int64_t t = 0; t < a.T; ++t)
+            for (int64_t s = 0; s < a.T; ++s) {
+                const float score = dot(a.q + t * a.in_row, a.k + s * a.in_row, a.hs) * a.scale;
+                p[t * a.T + s] = s <= t ? std::exp(score - a.logsumexp[t]) : 0;
+                dp[t * a.T + s] = dot(d + t * a.out_row, a.v + s * a.in_row, a.hs);
+            }
+        for (int64_t t = 0; t < a.T; ++t) {
+            const float sum = dot(p + t * a.T, dp + t * a.T, a.T);
+            for (int64_t s = 0; s < a.T; ++s) dp[t * a.T + s] = p[t * a.T + s] * (dp[t * a.T + s] - sum) * a.scale;
+        }
+        for (int64_t t = 0; t < a.T; ++t)
+            for (int64_t s = 0; s < a.T; ++s)
+                for (int64_t c = 0; c < a.hs; ++c) {
+                    dq[t * a.in_row + c] += dp[t * a.T + s] * a.k[s * a.in_row + c];
+                    dk[s * a.in_row + c] += dp[t * a.T + s] * a.q[t * a.in_row + c];
+                    dv[s * a.in_row + c] += p[t * a.T + s] * d[t * a.out_row + c];
+                }
+    }
+}
+
+// 2. p of one score at a time from logsumexp, which is all that the forward has to keep; and rowsum(p * dp) is
+// dout·out, known before any dp is. So nothing is T x T. Vectors for the five products of a query and a key, heads
+// shared out.
+void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    const auto vector_dot = [](const float* u, const float* w, int64_t n) {
+        vfloat sum{};
+        for (int64_t c = 0; c < n; c += W) sum = simd::fma(simd::load_n(u + c, n - c), simd::load_n(w + c, n - c), sum);
+        return simd::sum(sum);
+    };
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        const Head a = x.head(i);
+        float *const dq_head = dqkv + (a.q - x.qkv), *const dk_head = dq_head + a.out_row;
+        for (int64_t t = 0; t < a.T; ++t) {
+            const float *const q = a.q + t * a.in_row, *const d = dout + (a.out - x.out) + t * a.out_row;
+            const float dout_out = vector_dot(d, a.out + t * a.out_row, a.hs);
+            float* const dq = dq_head + t * a.in_row;
+            for (int64_t s = 0; s <= t; ++s) {
+                const float *const k = a.k + s * a.in_row, *const v = a.v + s * a.in_row;
+                const float p = std::exp(vector_dot(q, k, a.hs) * a.scale - a.logsumexp[t]);
+                const float dscore = p * (vector_dot(d, v, a.hs) - dout_out) * a.scale;
+                float *const dk = dk_head + s * a.in_row, *const dv = dk + a.out_row;
+                for (int64_t c = 0; c < a.hs; ++c) {
+                    dq[c] += dscore * k[c];
+                    dk[c] += dscore * q[c];
+                    dv[c] += p * d[c];
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    const auto [B, T, NH, hs] = ladder.shape<4>();
+    const int64_t C = NH * hs;
+    const auto &qkv = ladder.input({B, T, 3, C}), &out = ladder.output("out", {B, T, C}, T);
+    const auto& logsumexp = ladder.output("logsumexp", {B, NH, T}, T);
+    float *const p = ladder.scratch({T, T}), *const dp = ladder.scratch({T, T});
+    const Tensors x{out, logsumexp, qkv, B, T, NH, hs};
+    Cpu cpu;
+    ladder.pass("forward", flops(2 * product(B, T, T + 1, C)), {&out, &logsumexp},
+                [&](auto& dev) { attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), B, T, C, NH); });
+    ladder.rung("naive", "whole matrices, T x T scores a head", [&] { forward_naive(x, p); });
+    ladder.rung("rows", "a query at a time, only the keys that it sees", [&] { forward_rows(x); });
+    ladder.rung("blocks", "tiles of queries and keys, softmax on the way", [&] { forward_blocks(cpu, x); });
+    ladder.rung("threads", "heads are shared out to the cores", [&] { forward_threads(cpu, x); });
+    ladder.production("layers/attention_cpu.h: taller blocks, no rescaling");
+
+    const auto &saved_out = ladder.input({B, T, C}), &saved_sum = ladder.input({B, NH, T});
+    ladder.prepare({&saved_out, &saved_sum}, [&](auto& dev) {
+        attention_forward(dev, saved_out.on(dev), saved_sum.on(dev), qkv.on(dev), B, T, C, NH);
+    });
+    const auto &dout = ladder.input({B, T, C}), &dqkv = ladder.output("dqkv", {B, T, 3, C}, T);
+    const Tensors saved{saved_out, saved_sum, qkv, B, T, NH, hs};
+    ladder.pass("backward", flops(5 * product(B, T, T + 1, C)), {&dqkv}, [&](auto& dev) {
+        attention_backward(dev, dqkv.on(dev), dout.on(dev), saved_out.on(dev), qkv.on(dev), saved_sum.on(dev), B, T, C,
+                           NH);
+    });
+    ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
+    ladder.rung("rows", "a query and a key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
+    ladder.production("layers/attention_cpu.h: matrix products on blocks");
+    ladder.run();
+}
