@@ -97,6 +97,10 @@ $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
+# LayerNorm and RMSNorm against PyTorch's numbers, tensor by tensor: layernorm_check dev/layernorm/state.safetensors
+$(B)/layernorm_check: $(B)/dev/layernorm/check.o $(IO) $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+
 $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
