@@ -94,6 +94,9 @@ endif
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
+$(B)/callgrind_step: $(B)/dev/callgrind_step.o $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 

@@ -28,6 +28,7 @@ missing=$(
         python3 -c 'import pip' 2>/dev/null || echo python3-pip python3-pip python-pip python
     [ "$what" != ci ] || command -v clang-format >/dev/null ||
         echo clang-format clang-tools-extra clang clang-format
+    [ "$what" != ci ] || command -v valgrind >/dev/null || echo valgrind valgrind valgrind valgrind
     [ "$what" != pytorch ] || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv python3 python python
     # make bench compares with PyTorch at its best.
     [ "$what" != pytorch ] || python3 -c 'import ctypes.util as u; assert u.find_library("tcmalloc_minimal")' 2>/dev/null ||

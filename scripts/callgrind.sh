@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Counts the instructions of a fixed small training step, one with AdamW and one with Muon, on one thread, and compares
+# with the number in dev/results/callgrind.txt: 3 % more fails. --update writes the number.
+#   scripts/callgrind.sh [--update]
+# The x86-64-v3 build: valgrind knows no AVX-512. Another compiler makes other code: then the count is only printed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+margin=3 file=dev/results/callgrind.txt program=build/x86-64-v3/callgrind_step
+[ $# = 0 ] || [ "$*" = --update ] || { echo "callgrind.sh: found '$*', expected --update or nothing" >&2; exit 2; }
+skip() { echo "skipped: $1"; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
+grep -qs 'avx2.*fma\|fma.*avx2' /proc/cpuinfo || skip "this CPU cannot run the x86-64-v3 build"
+command -v valgrind >/dev/null || { echo 'callgrind.sh: needs valgrind: scripts/setup.sh ci' >&2; exit 1; }
+
+make --no-print-directory ARCH=x86-64-v3 SANITIZE= "$program"
+# GOMP_SPINCOUNT set: the program would start itself anew to set it.
+log=$(GOMP_SPINCOUNT=0 OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+    --toggle-collect='counted_step*' "$program" 2>&1) || { echo "$log" >&2; exit 1; }
+count=$(sed -n 's/.*Collected *: *\([0-9]*\).*/\1/p' <<<"$log")
+[ -n "$count" ] || { echo "callgrind.sh: no count in:" "$log" >&2; exit 1; }
+compiler="g++ $("${CXX:-g++}" -dumpfullversion -dumpversion)"
+
+if [ $# = 1 ]; then
+    printf '%s instructions\n%s\n' "$count" "$compiler" >"$file"
+    echo "wrote $file: $count instructions, $compiler"
+    exit
+fi
+expected=$(sed -n '1s/ .*//p' "$file") with=$(sed -n 2p "$file")
+change=$(awk -v a="$count" -v b="$expected" 'BEGIN { printf "%+.2f", 100 * (a / b - 1) }')
+echo "$count instructions, $change % from $expected ($file)"
+[ "$with" = "$compiler" ] || skip "built with $compiler; the number is of $with"
+if awk "BEGIN { exit !($change > $margin) }"; then
+    echo "a step takes more than $margin % more instructions than it did; where this is meant: scripts/callgrind.sh --update"
+    echo '0 passed, 1 failed'
+    exit 1
+fi
+awk "BEGIN { exit !($change < -$margin) }" && echo "better by more than $margin %: scripts/callgrind.sh --update keeps it so"
+echo '1 passed, 0 failed'
