@@ -71,7 +71,7 @@ clean: ## remove what was built; data/ and out/ stay
 	rm -rf build dev/build train_gpt2 test_gpt2
 
 help: ## this list
-	@sed -n 's/^\([a-z_0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z_0-9-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 # Where no time is spent at run time, less is spent on compiling.
 COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json log options report tokenizer_hugging_face)
