@@ -37,7 +37,7 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
         });
         const float shift = sum(rest) / static_cast<float>(C), m = near + shift;
         const float variance = std::max(sum(squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
-        const float r = variance < INFINITY ? 1 / std::sqrt(variance + eps) : rstd_of_huge(x, m, C);
+        const float r = variance < INFINITY ? 1 / std::sqrt(variance + eps) : rstd_of_huge(x, m, C, eps);
 
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);

@@ -30,7 +30,7 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
             parts[k] = fma(v, v, parts[k]);
         });
         const float squares = sum(parts) / static_cast<float>(C);
-        const float r = squares < INFINITY ? 1 / std::sqrt(squares + eps) : rstd_of_huge(x, 0, C);
+        const float r = squares < INFINITY ? 1 / std::sqrt(squares + eps) : rstd_of_huge(x, 0, C, eps);
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);
             if (Residual) next_add.second(c, k);

@@ -60,16 +60,17 @@ inline void store_row(S* p, simd::vfloat v, int64_t n, bool past) {
     past ? simd::stream(p, v) : simd::store_n(p, v, n);
 }
 
-// 1 / sqrt(mean of (x - m)²) where the squares overflow; x(c, n) is the row. eps is nothing beside such values.
+// 1 / sqrt(mean of (x - m)² + eps) where the squares overflow; x(c, n) is the row.
 template <class Row>
-float rstd_of_huge(const Row& x, float m, int64_t C) {
+float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
     constexpr float down = 0x1p-64f;
     simd::vfloat squares{};
     for (int64_t c = 0; c < C; c += simd::W) {
         const simd::vfloat d = simd::first(x(c, C - c) * down - m * down, C - c);
         squares += d * d;
     }
-    return down / std::sqrt(simd::sum(squares) / static_cast<float>(C));
+    const double mean = static_cast<double>(simd::sum(squares)) / static_cast<double>(C) * 0x1p128;
+    return static_cast<float>(1 / std::sqrt(mean + static_cast<double>(eps)));
 }
 
 // Calls visit(row, s1, s2) for every row; it adds the row's share to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2
