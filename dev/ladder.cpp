@@ -172,7 +172,7 @@ bool Ladder::selected(const Pass& pass, const Rung& rung) const {
 }
 
 // What is wrong with a rung; empty if nothing is. It starts from poison, so that what it leaves out shows.
-std::string Ladder::fault(const Pass& pass, const Rung& rung) {
+std::string Ladder::fault(const Pass& pass, const Rung& rung) try {
     const auto attempt = [&] {
         for (const Values* t : pass.results)
             if (t->start)
@@ -204,6 +204,8 @@ std::string Ladder::fault(const Pass& pass, const Rung& rung) {
         if (std::memcmp(results[i].data(), pass.results[i]->values.get(), results[i].size() * sizeof(float)) != 0)
             return pass.results[i]->name + " has other bits with one thread than with " + std::to_string(threads);
     return "";
+} catch (const std::exception& error) {
+    return error.what();
 }
 
 void Ladder::run_pass(const Pass& pass) {
