@@ -1,4 +1,5 @@
-// LayerNorm: Cpu against Reference, hard rows, optional arguments, differences, threads, NaN.
+// LayerNorm: Cpu against Reference in float and bf16, fused residual, hard rows, optional arguments, results past the
+// caches, differences, threads, NaN.
 #include "layers/layernorm_cpu.h"
 
 #include "layer_check.h"
@@ -88,6 +89,130 @@ TEST(LayerNorm, ForwardAgreesWithReference) {
             Tensors t(N, C);
             expect_forward(t, o);
         }
+}
+
+TEST(LayerNorm, EpsIsAnArgument) {
+    for (const double eps : {1e-12, 1e-3, 2.0}) {
+        Tensors t(3, 37);
+        Cpu cpu;
+        layernorm_forward(cpu, t.out.on(cpu), t.mean.on(cpu), t.rstd.on(cpu), t.inp.on(cpu), nullptr, nullptr, 3, 37,
+                          static_cast<float>(eps));
+        for (int64_t row = 0; row < 3; ++row) {
+            double mean = 0, variance = 0;
+            for (int64_t c = 0; c < 37; ++c) mean += t.inp[row * 37 + c] / 37;
+            for (int64_t c = 0; c < 37; ++c)
+                variance += (t.inp[row * 37 + c] - mean) * (t.inp[row * 37 + c] - mean) / 37;
+            EXPECT_NEAR(t.rstd.on(cpu)[row], 1 / std::sqrt(variance + eps), 1e-5);
+        }
+    }
+}
+
+// The fused layer is an addition and the plain layer, to the last bit; residual may be one of what it is the sum of.
+TEST(LayerNorm, ResidualForwardIsAdditionThenForward) {
+    for (const auto& [N, C] : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{N, C}));
+        Tensors t(N, C), fused(N, C);
+        Cpu cpu;
+        Values branch = random_values(N * C), residual = nan_values(N * C);
+        residual_layernorm_forward(cpu, residual.on(cpu), fused.out.on(cpu), fused.mean.on(cpu), fused.rstd.on(cpu),
+                                   t.inp.on(cpu), branch.on(cpu), t.weight.on(cpu), t.bias.on(cpu), N, C);
+        for (int64_t i = 0; i < N * C; ++i) t.inp.on(cpu)[i] += branch.on(cpu)[i];
+        t.forward(cpu);
+        const auto same = [](Values& a, Values& b) {
+            Cpu dev;
+            return std::memcmp(a.on(dev), b.on(dev), static_cast<size_t>(a.size()) * sizeof(float)) == 0;
+        };
+        EXPECT_TRUE(same(residual, t.inp) && same(fused.out, t.out) && same(fused.mean, t.mean));
+        for (int64_t i = 0; i < N * C; ++i)
+            t.inp.on(cpu)[i] = residual.on(cpu)[i] / 2, branch.on(cpu)[i] = t.inp.on(cpu)[i];
+        residual_layernorm_forward(cpu, branch.on(cpu), fused.out.on(cpu), fused.mean.on(cpu), fused.rstd.on(cpu),
+                                   t.inp.on(cpu), branch.on(cpu), t.weight.on(cpu), t.bias.on(cpu), N, C);
+        EXPECT_TRUE(same(branch, residual) && same(fused.out, t.out) && same(fused.rstd, t.rstd));
+    }
+}
+
+TEST(LayerNorm, BF16IsFloatRoundedAtTheEnd) {
+    for (const auto& [N, C] : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{N, C}));
+        const auto halves = [](const std::vector<double>& x) { return std::vector<bf16>(x.begin(), x.end()); };
+        const std::vector<bf16> inp = halves(uniform(N * C)), branch = halves(uniform(N * C));
+        const std::vector<bf16> dout = halves(uniform(N * C)), weight = halves(uniform(C)), bias = halves(uniform(C));
+        struct Results {
+            std::vector<bf16> residual, out, dinp, dweight, dbias;
+            std::vector<float> mean, rstd;
+        };
+        const auto run = [&, N = N, C = C](auto&& dev) {
+            const std::vector<bf16> none(static_cast<size_t>(N * C), bf16(NAN));
+            const std::vector<float> rows(static_cast<size_t>(N));
+            Results r{none, none, none, weight, bias, rows, rows};
+            residual_layernorm_forward(dev, r.residual.data(), r.out.data(), r.mean.data(), r.rstd.data(), inp.data(),
+                                       branch.data(), weight.data(), bias.data(), N, C);
+            layernorm_backward(dev, r.dinp.data(), r.dweight.data(), r.dbias.data(), dout.data(), r.residual.data(),
+                               weight.data(), r.mean.data(), r.rstd.data(), nullptr, N, C);
+            return r;
+        };
+        const Results cpu = run(Cpu{}), reference = run(Reference<float>{});
+        // Floats that differ in their last places may round to neighbours: 2^-7 of the value. Statistics are floats.
+        const auto expect_near = [](const char* name, const auto& a, const auto& b, double relative, double absolute) {
+            for (size_t i = 0; i < a.size(); ++i)
+                ASSERT_LE(std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])),
+                          relative * std::abs(static_cast<double>(b[i])) + absolute)
+                    << name << " " << i;
+        };
+        double rstd = 0;  // rows of one or of near equals have up to 316: roundings of x count so much more
+        for (const float r : reference.rstd) rstd = std::max(rstd, static_cast<double>(r));
+        expect_near("residual", cpu.residual, reference.residual, 0, 0);  // one rounding of the same sum
+        expect_near("mean", cpu.mean, reference.mean, 0, 1e-5);
+        expect_near("rstd", cpu.rstd, reference.rstd, 1e-4, 0);
+        expect_near("out", cpu.out, reference.out, 0x1p-7, 1e-5 * rstd);
+        expect_near("dinp", cpu.dinp, reference.dinp, 0x1p-7, 1e-4 * rstd);
+        expect_near("dweight", cpu.dweight, reference.dweight, 0x1p-7, 1e-4 * rstd);
+        expect_near("dbias", cpu.dbias, reference.dbias, 0x1p-7, 1e-4);
+    }
+}
+
+// Results of 32 MiB and more are stored past the caches: the same bits as the same rows a few at a time.
+template <class S>
+void expect_same_bits_past_the_caches(int64_t N, int64_t C, int64_t few) {
+    Cpu cpu;
+    const auto make = [](int64_t n, auto from) {
+        auto x = host_allocate<S>(n);
+        for (int64_t i = 0; i < n; ++i) x[i] = static_cast<S>(static_cast<float>((i * 7919 + from) % 1009) / 500 - 1);
+        return x;
+    };
+    const auto inp = make(N * C, 1), branch = make(N * C, 2), dout = make(N * C, 3), weight = make(C, 4);
+    const auto residual = make(N * C, 5), out = make(N * C, 6), part_residual = make(few * C, 0),
+               part = make(few * C, 0);
+    std::vector<float> mean(static_cast<size_t>(N)), rstd(mean);
+    ASSERT_TRUE(past_caches(out.get(), N, C));
+    ASSERT_FALSE(past_caches(part.get(), few, C));
+    const auto same = [&](const auto& whole, const auto& rows, int64_t row) {
+        return std::memcmp(whole.get() + row * C, rows.get(), static_cast<size_t>(few * C) * sizeof(S)) == 0;
+    };
+    residual_layernorm_forward(cpu, residual.get(), out.get(), mean.data(), rstd.data(), inp.get(), branch.get(),
+                               weight.get(), weight.get(), N, C);
+    for (int64_t row = 0; row < N; row += few) {
+        residual_layernorm_forward(cpu, part_residual.get(), part.get(), mean.data(), rstd.data(), inp.get() + row * C,
+                                   branch.get() + row * C, weight.get(), weight.get(), few, C);
+        ASSERT_TRUE(same(residual, part_residual, row) && same(out, part, row)) << row;
+    }
+    layernorm_forward(cpu, out.get(), mean.data(), rstd.data(), inp.get(), weight.get(), weight.get(), N, C);
+    for (int64_t row = 0; row < N; row += few) {
+        std::vector<float> m(static_cast<size_t>(few)), r(m);
+        layernorm_forward(cpu, part.get(), m.data(), r.data(), inp.get() + row * C, weight.get(), weight.get(), few, C);
+        ASSERT_TRUE(same(out, part, row)) << row;
+    }
+    layernorm_backward(cpu, out.get(), nullptr, nullptr, dout.get(), inp.get(), weight.get(), mean.data(), rstd.data(),
+                       branch.get(), N, C);
+    for (int64_t row = 0; row < N; row += few) {
+        layernorm_backward(cpu, part.get(), nullptr, nullptr, dout.get() + row * C, inp.get() + row * C, weight.get(),
+                           mean.data() + row, rstd.data() + row, branch.get() + row * C, few, C);
+        ASSERT_TRUE(same(out, part, row)) << row;
+    }
+}
+TEST(LayerNorm, ResultsPastTheCachesHaveTheSameBits) {
+    expect_same_bits_past_the_caches<float>(8200, 1024, 820);
+    expect_same_bits_past_the_caches<bf16>(16400, 1024, 1640);
 }
 
 TEST(LayerNorm, HardRows) {
