@@ -79,6 +79,7 @@ OPT  :=
 $(COLD) $(B)/dev/test/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
 $(EMULATOR) $(B)/dev/test/cuda_%.o: OPT := -O2 -g1
+$(B)/dev/test/cuda_%.o: OPT += $(if $(SANITIZE),,-fsanitize=thread)
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp
@@ -118,7 +119,7 @@ $(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
-# CUDA kernels, in the emulator.
+# CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
 $(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@

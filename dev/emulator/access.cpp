@@ -1,10 +1,208 @@
+// Checks of every single access. Kernels compiled with -fsanitize=thread call a hook before each access to memory; the
+// hooks here take the place of ThreadSanitizer's runtime, which is not linked. They know for each byte of device and
+// shared memory who wrote and who read it last, and report
+//   what is out of bounds, to the byte; host memory; another thread's local memory
+//   reads of shared or device memory that nothing has written
+//   races: two threads, one of them writing, with no barrier between (in one block), or at all (in two)
+// Blocks run one after another here, so that plain variables will do.
 #include "dev/emulator/access.h"
 
-#include "dev/emulator/cuda_on_cpu.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "dev/emulator/block.h"
+#include "dev/emulator/memory.h"
+
+extern "C" char __executable_start, _end;  // the program's code and static data, by the linker
 
 namespace emulator {
-struct Byte {};
-bool checks_every_access() { return false; }
-std::shared_ptr<Byte[]> new_bytes(size_t) { return nullptr; }
-void set_written(const void*, size_t) {}
+
+// Block 0 is nobody, 1 the host; others are counted over all launches. The time of a thread is how often it has
+// synchronised.
+struct Event {
+    uint32_t block, time;
+    uint16_t thread;
+    bool atomic;
+    bool same_thread(const Event& e) const { return block == e.block && thread == e.thread; }
+};
+struct Byte {
+    Event write, read, other_read;  // the last of each; the reads are of two threads
+};
+
+static bool instrumented = false;
+static uint32_t first_block = 2, next_block = 2, this_block;
+static uint32_t times[1024];     // of each thread
+static uint32_t seen[1024][32];  // [thread][lane]: up to which time the thread comes after that lane of its warp
+static uint32_t barrier_[1024];  // the thread's time at the last barrier of the block
+static Byte dynamic_bytes[max_dynamic_shared];
+static std::unique_ptr<Byte[]> static_bytes;
+constexpr int64_t patience = 1 << 24;  // accesses from one synchronisation to the next
+
+bool checks_every_access() { return instrumented; }
+
+std::shared_ptr<Byte[]> new_bytes(size_t count) {
+    return instrumented ? std::shared_ptr<Byte[]>(new Byte[count]()) : nullptr;
+}
+
+void host_has_written(const void* p, size_t bytes) {
+    if (!instrumented) return;
+    const Allocation& a = *find_allocation(p);
+    for (size_t i = 0; i < bytes; ++i)
+        a.bytes[static_cast<size_t>(static_cast<const char*>(p) - a.begin) + i].write.block = 1;
+}
+
+void launch_begins(uint64_t blocks) {
+    first_block = next_block;
+    next_block += static_cast<uint32_t>(blocks);
+    if (!static_bytes) static_bytes = std::make_unique<Byte[]>(thread_locals_size());
+}
+
+void block_begins(uint64_t number) {
+    this_block = first_block + static_cast<uint32_t>(number);
+    std::fill(&times[0], &times[1024], 0);
+    std::fill(&barrier_[0], &barrier_[1024], 0);
+    std::fill(&seen[0][0], &seen[1023][32], 0);
+}
+
+void threads_synchronised(int threads) {
+    for (int t = 0; t < threads; ++t) barrier_[t] = ++times[t];
+}
+
+void lanes_synchronised(int first, unsigned mask) {
+    const auto in_mask = [&](int lane) { return mask >> lane & 1; };
+    uint32_t latest[32] = {};
+    for (int lane = 0; lane < 32; ++lane)
+        for (int other = 0; in_mask(lane) && other < 32; ++other)
+            latest[other] = std::max(latest[other], seen[first + lane][other]);
+    for (int lane = 0; lane < 32; ++lane)
+        if (in_mask(lane)) latest[lane] = ++times[first + lane];
+    for (int lane = 0; lane < 32; ++lane)
+        if (in_mask(lane)) std::copy(latest, latest + 32, seen[first + lane]);
+}
+
+// Whether two accesses may happen in either order, `now` being the later one here.
+static bool unordered(const Event& before, const Event& now, bool shared) {
+    if (shared ? before.block != now.block : before.block < first_block) return false;
+    if (before.same_thread(now) || (before.atomic && now.atomic)) return false;
+    if (before.block != now.block) return true;
+    if (before.time < barrier_[before.thread]) return false;
+    return before.thread / 32 != now.thread / 32 || before.time >= seen[now.thread][before.thread % 32];
+}
+
+// Memory with something known of its bytes, and where in it an access begins.
+struct Place {
+    Byte* bytes = nullptr;
+    ptrdiff_t at = 0, size = 0;
+    bool shared = false;
+    const char* variable = "";
+};
+
+static Place find_place(const char* p) {
+    const size_t offset = static_cast<size_t>(p - thread_locals());
+    if (const ptrdiff_t at = p - running->dynamic; in_dynamic_shared(p))
+        return {dynamic_bytes, at, static_cast<ptrdiff_t>(running->launch->dynamic_shared), true,
+                "dynamic shared memory"};
+    if (offset < thread_locals_size()) {
+        const SharedVariable* const v = shared_variable_near(offset);
+        if (!v) return {};
+        return {&static_bytes[v->offset], static_cast<ptrdiff_t>(offset - v->offset), static_cast<ptrdiff_t>(v->size),
+                true, v->name.c_str()};
+    }
+    if (const Allocation* const a = find_allocation(p))
+        return {a->bytes.get(), p - a->begin, static_cast<ptrdiff_t>(a->size), false, "an allocation"};
+    return {};
+}
+
+// What a kernel may access beside: threadIdx and the like, its parameters, constants.
+static bool harmless(const char* p, Kind kind) {
+    const Launch& l = *running->launch;
+    const char* const parameters = static_cast<const char*>(l.parameters);
+    return static_cast<size_t>(p - thread_locals()) < thread_locals_size() ||
+           (p >= parameters && p < parameters + l.parameters_size) ||
+           (kind == Kind::read && p >= &__executable_start && p < &_end);
+}
+
+void access(const void* address, size_t size, Kind kind, const void* pc) {
+    if (!instrumented || Internal::inside) return;
+    const Internal scope;
+    const char* const p = static_cast<const char*>(address);
+    if (!running) {
+        if (!find_allocation(p)) return;
+        std::fprintf(stderr, "emulator: the host accesses device memory, %s\n", source_lines(pc).c_str());
+        std::abort();  // nothing can be thrown from within an access
+    }
+    const Thread& me = *running->current;
+    if (p >= me.fiber.stack && p < me.fiber.stack + me.fiber.size) return;
+    if (++running->accesses > patience) running->fail(me, nullptr, pc, "goes on without end");
+    const char* const verb = kind == Kind::read ? "reads" : "writes";
+    const Place place = find_place(p);
+    if (!place.bytes) {
+        if (harmless(p, kind)) return;
+        running->fail_at(address, pc);
+    }
+    const auto [bytes, at, end, shared, variable] = place;
+    if (at < 0 || at + static_cast<ptrdiff_t>(size) > end)
+        running->fail(me, nullptr, pc, "%s %zu bytes out of bounds: at byte %td of %s of %td bytes", verb, size, at,
+                      variable, end);
+    if (reinterpret_cast<uintptr_t>(p) % size)
+        running->fail(me, nullptr, pc, "misaligned access: %zu bytes at an address that is no multiple of that", size);
+
+    const Event now{this_block, times[me.number], static_cast<uint16_t>(me.number), kind == Kind::atomic};
+    for (ptrdiff_t i = at; i < at + static_cast<ptrdiff_t>(size); ++i) {
+        Byte& byte = bytes[i];
+        if (kind != Kind::write && (shared ? byte.write.block != this_block : byte.write.block == 0))
+            running->fail(me, nullptr, pc, "reads byte %td of %s of %td bytes, which nothing has written", i, variable,
+                          end);
+        const auto check = [&](const Event& before, const char* did) {
+            if (!unordered(before, now, shared)) return;
+            running->fail(me, nullptr, pc,
+                          "a race: %s byte %td of %s of %td bytes, which thread number %d of block number %u has %s, "
+                          "and no barrier lies between",
+                          verb, i, variable, end, static_cast<int>(before.thread),
+                          static_cast<int>(before.block - first_block), did);
+        };
+        check(byte.write, "written");
+        if (kind == Kind::read) {
+            (unordered(byte.read, now, shared) ? byte.other_read : byte.read) = now;
+        } else {
+            check(byte.read, "read");
+            check(byte.other_read, "read");
+            byte.write = now;
+        }
+    }
+}
+
 }  // namespace emulator
+
+using emulator::access;
+using emulator::Kind;
+
+#define PC __builtin_return_address(0)
+#define HOOKS(n)                                                             \
+    void __tsan_read##n(void* p) { access(p, n, Kind::read, PC); }           \
+    void __tsan_write##n(void* p) { access(p, n, Kind::write, PC); }         \
+    void __tsan_unaligned_read##n(void* p) { access(p, n, Kind::read, PC); } \
+    void __tsan_unaligned_write##n(void* p) { access(p, n, Kind::write, PC); }
+extern "C" {
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+void __tsan_read_range(char* p, size_t n) {
+    for (size_t i = 0; i < n; ++i) access(p + i, 1, Kind::read, PC);
+}
+void __tsan_write_range(char* p, size_t n) {
+    for (size_t i = 0; i < n; ++i) access(p + i, 1, Kind::write, PC);
+}
+void __tsan_init() { emulator::instrumented = true; }
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void*, void*) {}
+void __tsan_vptr_read(void*) {}
+// The standard library's own atomics, in the host's part of such a file.
+char __tsan_atomic8_load(const char* p, int order) { return __atomic_load_n(p, order); }
+int __tsan_atomic32_fetch_add(int* p, int n, int order) { return __atomic_fetch_add(p, n, order); }
+int __tsan_atomic32_fetch_sub(int* p, int n, int order) { return __atomic_fetch_sub(p, n, order); }
+}

@@ -10,7 +10,9 @@
 #include <cstdarg>
 #include <mutex>
 #include <numeric>
+#include <random>
 
+#include "dev/emulator/access.h"
 #include "dev/emulator/memory.h"
 
 namespace emulator {
@@ -32,6 +34,7 @@ static std::string show(const Index& i) {
 static std::string place(const Site& site) { return std::string(site.file_name()) + ":" + std::to_string(site.line()); }
 
 void Block::fail(const Thread& thread, const Site* site, const void* pc, const char* format, ...) {
+    Internal::inside = true;
     char what[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -45,7 +48,17 @@ void Block::fail(const Thread& thread, const Site* site, const void* pc, const c
 void Block::record(const Failure& f) {
     const std::lock_guard lock(failure_mutex);
     if (failed.exchange(true)) return;
-    failure = {std::string(launch->kernel) + ", block " + show(blockIdx) + f.what, f.pc};
+    failure = {"block " + show(blockIdx) + f.what, f.pc};
+}
+
+void Block::fail_at(const void* address, const void* pc) {
+    const char *const p = static_cast<const char*>(address), *const stack = current->fiber.stack;
+    if (p >= stack - stack_guard && p < stack)
+        fail(*current, nullptr, pc, "stack overflow, beyond %zu bytes", stack_size);
+    if (reinterpret_cast<uintptr_t>(p) < page)
+        fail(*current, nullptr, pc, "access through a null pointer (address %p)", address);
+    fail(*current, nullptr, pc, "access to %p, which is neither device nor shared memory nor the thread's own",
+         address);
 }
 
 // --- faults: an address that nothing is mapped at, as in a guard page, ends the launch, not the program
@@ -60,18 +73,14 @@ static void on_fault(int signal_number, siginfo_t* info, void* context) {
 #elif defined(__aarch64__)
     pc = reinterpret_cast<const void*>(static_cast<ucontext_t*>(context)->uc_mcontext.pc + 1);
 #endif
-    const Thread& thread = *running->current;
     const char* const p = static_cast<const char*>(info->si_addr);
-    const char* const stack = thread.fiber.stack;
-    if (p >= stack - stack_guard && p < stack)
-        running->fail(thread, nullptr, pc, "stack overflow, beyond %zu bytes", stack_size);
-    if (reinterpret_cast<uintptr_t>(p) < page)
-        running->fail(thread, nullptr, pc, "access through a null pointer (address %p)", static_cast<const void*>(p));
-    const char* const dynamic = running->dynamic;
-    if (p >= dynamic - guard_size && p < dynamic + running->launch->dynamic_shared + guard_size)
-        running->fail(thread, nullptr, pc, "out of bounds: at byte %td of %zu bytes of dynamic shared memory",
-                      p - dynamic, running->launch->dynamic_shared);
-    running->fail(thread, nullptr, pc, "access to %p: %s", static_cast<const void*>(p), allocation_fault(p, 1).c_str());
+    if (info->si_code == SI_KERNEL) running->fail(*running->current, nullptr, pc, "misaligned access");
+    if (in_dynamic_shared(p))
+        running->fail(*running->current, nullptr, pc,
+                      "access out of bounds: at byte %td of dynamic shared memory of %zu bytes", p - running->dynamic,
+                      running->launch->dynamic_shared);
+    if (find_allocation(p)) running->fail(*running->current, nullptr, pc, "access %s", allocation_fault(p, 1).c_str());
+    running->fail_at(p, pc);
 }
 
 static void catch_faults() {
@@ -97,7 +106,7 @@ static void catch_faults() {
 // --- a block
 Block::~Block() {
     if (stacks_) munmap(stacks_, max_threads * (stack_size + stack_guard));
-    if (dynamic_end_) unmap_guarded(dynamic_end_ - max_dynamic_shared - page, max_dynamic_shared + page);
+    if (dynamic_end) unmap_guarded(dynamic_end - max_dynamic_shared, max_dynamic_shared);
 }
 
 void Block::grow(int count) {
@@ -106,7 +115,7 @@ void Block::grow(int count) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         if (p == MAP_FAILED) throw std::bad_alloc();
         stacks_ = static_cast<char*>(p);
-        dynamic_end_ = map_guarded(max_dynamic_shared / page * page + page) + max_dynamic_shared / page * page + page;
+        dynamic_end = map_guarded(max_dynamic_shared) + max_dynamic_shared;
     }
     while (static_cast<int>(threads_.size()) < count) {
         char* const guard = stacks_ + threads_.size() * (stack_size + stack_guard);
@@ -125,7 +134,9 @@ uint64_t Block::random() {  // xorshift64*
 void Block::entry() {
     fiber_entered();
     Block& block = *running;
+    Internal::inside = false;
     block.launch->call(block.launch->parameters);
+    const Internal scope;
     Thread& thread = *block.current;
     thread.gone = true;
     ++block.gone_;
@@ -156,8 +167,9 @@ void Block::run(const Launch& l, uint64_t n) {
         warps_[u / 32].present |= 1u << u % 32;
         ready_.push_back(&thread);
     }
-    dynamic = dynamic_end_ - (l.dynamic_shared + 15) / 16 * 16;
-    poison(dynamic, static_cast<size_t>(dynamic_end_ - dynamic));
+    block_begins(n);
+    dynamic = dynamic_end - (l.dynamic_shared + 15) / 16 * 16;
+    poison(dynamic, static_cast<size_t>(dynamic_end - dynamic));
     for (const SharedVariable& v : shared_variables()) poison(thread_locals() + v.offset, v.size);
 
     running = this;
@@ -166,17 +178,23 @@ void Block::run(const Launch& l, uint64_t n) {
     switch_fiber(launcher_, current->fiber);
     running = nullptr;
     current = nullptr;
+    Internal::inside = false;
     const std::string damaged = damaged_shared_variable();
     if (!damaged.empty()) record({": " + damaged, nullptr});
 }
 
 // A ready thread becomes the current one.
 void Block::choose() {
+    accesses = 0;
     const size_t chosen = random() % ready_.size();
     current = ready_[chosen];
     ready_[chosen] = ready_.back();
     ready_.pop_back();
     threadIdx = current->index;
+}
+
+bool in_dynamic_shared(const char* p) {
+    return p >= running->dynamic_end - max_dynamic_shared && p < running->dynamic_end + guard_size;
 }
 
 // Leaves the current thread for one that is ready, which may be itself.
@@ -207,6 +225,7 @@ Votes Block::barrier(const char* name, bool predicate, Site site) {
                      other.index.z, other.waits_at, place(other.site).c_str());
         }
         votes_ = {yes_, size_};
+        threads_synchronised(size_);
         arrived_ = yes_ = 0;
         for (int t = 0; t < size_; ++t) release(threads_[static_cast<size_t>(t)]);
     }
@@ -265,8 +284,12 @@ void Block::stuck() {
 }
 
 // --- what kernels call
-Votes barrier(const char* name, bool predicate, Site site) { return running->barrier(name, predicate, site); }
+Votes barrier(const char* name, bool predicate, Site site) {
+    const Internal scope;
+    return running->barrier(name, predicate, site);
+}
 void collective(const char* name, unsigned mask, void* data, Work work, Site site) {
+    const Internal scope;
     running->collective(name, mask, data, work, site);
 }
 int lane() { return running->current->number % 32; }
@@ -287,6 +310,12 @@ Work exchange() {
     };
 }
 
+void syncwarp(unsigned mask, Site site) {
+    collective(
+        "__syncwarp", mask, nullptr,
+        [](void* const*, unsigned lanes) { lanes_synchronised(running->current->number / 32 * 32, lanes); }, site);
+}
+
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site) {
     struct Vote {
         bool predicate;
@@ -305,14 +334,15 @@ unsigned ballot(const char* name, unsigned mask, bool predicate, Site site) {
     return vote.result;
 }
 
-void aligned(const void* p, size_t size, Site site) {
+void aligned(const void* p, size_t size) {
     if (reinterpret_cast<uintptr_t>(p) % size)
-        running->fail(*running->current, &site, nullptr, "access of %zu bytes at an address that is no multiple of it",
-                      size);
+        running->fail(*running->current, nullptr, __builtin_return_address(0),
+                      "misaligned access: %zu bytes at an address that is no multiple of that", size);
 }
 
 template <class T>
 T atomic(T* p, T operand, T (*f)(T old, T operand)) {
+    access(p, sizeof *p, Kind::atomic, __builtin_return_address(0));
     T old = *p, result;
     do result = f(old, operand);
     while (!__atomic_compare_exchange(p, &old, &result, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
@@ -327,34 +357,32 @@ template double atomic(double*, double, double (*)(double, double));
 
 // --- launches
 void run(const Launch& l) {
-    const auto refuse = [&](const std::string& what) {
-        throw Error(std::string(l.kernel) + ": " + what + ", launched at " + place(l.site));
+    const auto fail = [&](const std::string& what) {
+        const std::string name = function_name(l.function);
+        throw Error((name.empty() ? l.kernel : name) + ", " + what + ", launched at " + place(l.site));
     };
-    const uint64_t blocks = uint64_t{l.grid.x} * l.grid.y * l.grid.z,
-                   threads = uint64_t{l.block.x} * l.block.y * l.block.z;
+    const uint64_t blocks = uint64_t{l.grid.x} * l.grid.y * l.grid.z;
+    const uint64_t threads = uint64_t{l.block.x} * l.block.y * l.block.z;
     if (blocks == 0 || l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535)
-        refuse("a grid of " + show(l.grid) + " blocks");
-    if (threads == 0 || threads > max_threads || l.block.z > 64) refuse("a block of " + show(l.block) + " threads");
+        fail("launched with a grid of " + show(l.grid) + " blocks");
+    if (threads == 0 || threads > max_threads || l.block.z > 64)
+        fail("launched with a block of " + show(l.block) + " threads");
     if (l.dynamic_shared > max_dynamic_shared)
-        refuse(std::to_string(l.dynamic_shared) + " bytes of dynamic shared memory");
+        fail("launched with " + std::to_string(l.dynamic_shared) + " bytes of dynamic shared memory");
     failed = false;
     std::vector<uint64_t> order(blocks);
     std::iota(order.begin(), order.end(), uint64_t{0});
-    uint64_t state = seed;
-    for (size_t i = order.size(); i > 1; --i) {
-        state = state * 6364136223846793005 + 1442695040888963407;
-        std::swap(order[i - 1], order[(state >> 33) % i]);
-    }
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+    launch_begins(blocks);
+    // with checks of every access, one after another: what they know is not for several OS threads
 #pragma omp parallel for schedule(dynamic) if (!checks_every_access() && blocks > 1)
     for (const uint64_t number : order) {
         static thread_local Block block;
         if (!failed) block.run(l, number);
     }
-    const std::string damaged = failed ? "" : damaged_allocation();
-    if (!damaged.empty()) refuse(damaged);
-    if (failed)
-        throw Error(failure.what + (failure.pc ? ", " + source_lines(failure.pc) : "") + ", launched at " +
-                    place(l.site));
+    if (failed) fail(failure.what + (failure.pc ? ", " + source_lines(failure.pc) : ""));
+    const std::string damaged = damaged_allocation();
+    if (!damaged.empty()) fail(damaged);
 }
 
 }  // namespace emulator

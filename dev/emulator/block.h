@@ -40,10 +40,14 @@ public:
     [[noreturn, gnu::format(printf, 5, 6)]] void fail(const Thread&, const Site* site, const void* pc,
                                                       const char* format, ...);
 
+    // The same for an access to what is no memory of the kernel's.
+    [[noreturn]] void fail_at(const void* address, const void* pc);
+
     const Launch* launch = nullptr;
-    uint64_t number = 0;        // in its grid
-    Thread* current = nullptr;  // the thread that runs
-    char* dynamic = nullptr;    // dynamic shared memory
+    uint64_t number = 0;                              // in its grid
+    Thread* current = nullptr;                        // the thread that runs
+    char *dynamic = nullptr, *dynamic_end = nullptr;  // dynamic shared memory; a guard page follows
+    int64_t accesses = 0;                             // since the current thread was chosen
 
 private:
     struct Warp {
@@ -62,7 +66,7 @@ private:
     std::vector<Thread*> ready_;
     std::vector<Warp> warps_;
     Fiber launcher_;
-    char *stacks_ = nullptr, *dynamic_end_ = nullptr;
+    char* stacks_ = nullptr;
     int arrived_ = 0, yes_ = 0, gone_ = 0, size_ = 0;
     Votes votes_{};
     uint64_t random_ = 0;
@@ -70,5 +74,7 @@ private:
 
 // The block that this OS thread runs at the moment, or null.
 extern thread_local Block* running;
+// Whether p points into what surrounds its dynamic shared memory, or into that.
+bool in_dynamic_shared(const char* p);
 
 }  // namespace emulator

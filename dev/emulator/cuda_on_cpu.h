@@ -108,6 +108,7 @@ struct Exchange {
     int from;  // lane
 };
 Work exchange();
+void syncwarp(unsigned mask, Site site);
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
 int lane();
 
@@ -121,8 +122,8 @@ requires(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>) T
     return value;
 }
 
-// Fails the launch unless `size` bytes at p are aligned to their size, as a vector access must be.
-void aligned(const void* p, size_t size, Site site);
+// Fails the launch unless p is a multiple of `size`, as the address of a vector must be.
+void aligned(const void* p, size_t size);
 
 template <class T>
 T atomic(T* p, T operand, T (*f)(T old, T operand));
@@ -137,7 +138,7 @@ inline int __syncthreads_and(int p, EMULATOR_SITE) {
     const emulator::Votes votes = emulator::barrier("__syncthreads_and", p, site);
     return votes.yes == votes.all;
 }
-inline void __syncwarp(unsigned mask = 0xffffffff, EMULATOR_SITE) { emulator::ballot("__syncwarp", mask, false, site); }
+inline void __syncwarp(unsigned mask = 0xffffffff, EMULATOR_SITE) { emulator::syncwarp(mask, site); }
 inline unsigned __ballot_sync(unsigned mask, int p, EMULATOR_SITE) {
     return emulator::ballot("__ballot_sync", mask, p, site);
 }
@@ -186,18 +187,20 @@ template <class T>
 T atomicExch(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T, T y) { return y; });
 }
+// With hints for the caches.
 template <class T>
-T __ldcs(const T* p, EMULATOR_SITE) {
-    emulator::aligned(p, sizeof(T), site);
+T __ldcs(const T* p) {
+    emulator::aligned(p, sizeof(T));
     return *p;
 }
 template <class T>
-T __ldg(const T* p, EMULATOR_SITE) {
-    return __ldcs(p, site);
+T __ldg(const T* p) {
+    emulator::aligned(p, sizeof(T));
+    return *p;
 }
 template <class T>
-void __stwb(T* p, std::type_identity_t<T> x, EMULATOR_SITE) {
-    emulator::aligned(p, sizeof(T), site);
+void __stwb(T* p, std::type_identity_t<T> x) {
+    emulator::aligned(p, sizeof(T));
     *p = x;
 }
 

@@ -69,14 +69,19 @@ std::string allocation_fault(const void* p, size_t size) {
 }
 
 std::string damaged_allocation() {
+    std::string what;
+    const auto check = [&](const Allocation& a, char* red_zone, size_t bytes, const char* where) {
+        if (poisoned(red_zone, bytes)) return;
+        what = std::string("something was written out of bounds, ") + where + " an allocation of " +
+               std::to_string(a.size) + " bytes";
+        poison(red_zone, bytes);  // reported once
+    };
     for (const auto& [_, a] : allocations) {
-        const char* const end = a.begin + a.size;
-        if (!poisoned(a.mapping, static_cast<size_t>(a.begin - a.mapping)))
-            return "something was written before an allocation of " + std::to_string(a.size) + " bytes";
-        if (!poisoned(end, static_cast<size_t>(a.mapping + a.mapping_size - end)))
-            return "something was written past the end of an allocation of " + std::to_string(a.size) + " bytes";
+        char* const end = a.begin + a.size;
+        check(a, a.mapping, static_cast<size_t>(a.begin - a.mapping), "before");
+        check(a, end, static_cast<size_t>(a.mapping + a.mapping_size - end), "past the end of");
     }
-    return "";
+    return what;
 }
 
 }  // namespace emulator
@@ -117,7 +122,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     if (from_device ? !allocation_fault(from, bytes).empty() : find_allocation(from) != nullptr)
         return cudaErrorInvalidValue;
     std::memmove(to, from, bytes);
-    if (to_device) set_written(to, bytes);
+    if (to_device) host_has_written(to, bytes);
     return cudaSuccess;
 }
 
@@ -125,7 +130,7 @@ cudaError_t cudaMemset(void* p, int value, size_t bytes) {
     if (bytes == 0) return cudaSuccess;
     if (!allocation_fault(p, bytes).empty()) return cudaErrorInvalidValue;
     std::memset(p, value, bytes);
-    set_written(p, bytes);
+    host_has_written(p, bytes);
     return cudaSuccess;
 }
 
@@ -173,6 +178,10 @@ static std::vector<SharedVariable> read_symbols() {
         shared.push_back(v);
     }
     std::sort(shared.begin(), shared.end(), [](auto& a, auto& b) { return a.offset < b.offset; });
+    for (size_t i = 1; i < shared.size(); ++i)
+        if (!shared[i - 1].red_zone && !shared[i].red_zone)
+            throw Error("the shared variables " + shared[i - 1].name + " and " + shared[i].name +
+                        " need declarations of their own, to have a red zone between them");
     return shared;
 }
 
@@ -193,6 +202,22 @@ std::string damaged_shared_variable() {
     return "";
 }
 
+const SharedVariable* shared_variable_near(size_t offset) {
+    const std::vector<SharedVariable>& all = shared_variables();
+    const auto after = [&](size_t o) {
+        return std::upper_bound(all.begin(), all.end(), o, [](size_t x, auto& v) { return x < v.offset; });
+    };
+    const auto next = after(offset);
+    if (next == all.begin()) return nullptr;
+    const SharedVariable& v = next[-1];
+    if (!v.red_zone) return offset < v.offset + v.size ? &v : nullptr;
+    if (offset >= v.offset + v.size) return nullptr;
+    // a red zone belongs to the variable that is nearer
+    const bool low = offset - v.offset < v.size / 2;
+    if (low && next - 1 > all.begin()) return &next[-2];
+    return next < all.end() ? &*next : next - 1 > all.begin() ? &next[-2] : nullptr;
+}
+
 static thread_local char* tls = nullptr;
 static thread_local size_t tls_size = 0;
 static ptrdiff_t loaded_at = 0;  // addresses in memory minus those of the program's file
@@ -210,24 +235,36 @@ static void find_program() {
 char* thread_locals() { return tls ? tls : (find_program(), tls); }
 size_t thread_locals_size() { return thread_locals(), tls_size; }
 
-std::string source_lines(const void* pc) {
+static std::vector<std::string> addr2line(const char* options, const void* pc) {
+    static std::map<std::pair<std::string, const void*>, std::vector<std::string>> known;  // it takes 50 ms
+    std::vector<std::string>& lines = known[{options, pc}];
+    if (!lines.empty()) return lines;
     find_program();
-    char command[128];
-    std::snprintf(command, sizeof command, "addr2line -i -e /proc/%d/exe 0x%tx 2>/dev/null", getpid(),
-                  static_cast<const char*>(pc) - 1 - reinterpret_cast<char*>(loaded_at));
-    std::string lines, here = std::filesystem::current_path().string() + "/";
+    char command[128], line[2048];
+    std::snprintf(command, sizeof command, "addr2line %s -e /proc/%d/exe 0x%tx 2>/dev/null", options, getpid(),
+                  static_cast<const char*>(pc) - reinterpret_cast<char*>(loaded_at));
     FILE* const f = popen(command, "r");
-    char line[1024];
-    while (f && std::fgets(line, sizeof line, f)) {
-        std::string s(line);
-        s.erase(s.find_first_of(" \n"));  // "(discriminator 2)"
+    while (f && std::fgets(line, sizeof line, f)) lines.emplace_back(line, std::strcspn(line, "\n"));
+    if (f) pclose(f);
+    return lines;
+}
+
+std::string source_lines(const void* pc) {
+    std::string all, here = std::filesystem::current_path().string() + "/";
+    for (std::string s : addr2line("-i", static_cast<const char*>(pc) - 1)) {
+        s.erase(std::min(s.size(), s.find(' ')));  // "(discriminator 2)"
         if (s.starts_with(here)) s.erase(0, here.size());
         if (s.starts_with("./")) s.erase(0, 2);
         if (s.starts_with("/") || s.starts_with("dev/emulator/") || s.starts_with("?")) continue;
-        lines += (lines.empty() ? "" : ", called from ") + s;
+        all += (all.empty() ? "" : ", called from ") + s;
     }
-    if (f) pclose(f);
-    return lines.empty() ? "at an unknown line" : lines;
+    return all.empty() ? "at an unknown line" : all;
+}
+
+std::string function_name(const void* function) {
+    const std::vector<std::string> lines = addr2line("-f -C", function);
+    const std::string name = lines.empty() ? "" : lines[0].substr(0, lines[0].find('('));
+    return name.starts_with("void ") ? name.substr(5) : name;  // a template's instance has its type before it
 }
 
 }  // namespace emulator

@@ -46,14 +46,18 @@ struct SharedVariable {
 };
 // By offset.
 const std::vector<SharedVariable>& shared_variables();
+// The variable that holds this byte, or in whose red zone it is, or null.
+const SharedVariable* shared_variable_near(size_t offset);
 // Empty, or which red zone was written to.
 std::string damaged_shared_variable();
 char* thread_locals();  // of the calling OS thread
 size_t thread_locals_size();
 
-constexpr size_t max_dynamic_shared = 227 * 1024;
+constexpr size_t max_dynamic_shared = 228 * 1024 - page;
 
 // The source line of the instruction before `pc`, and of the calls inlined around it, by the debugging information.
 std::string source_lines(const void* pc);
+// With a template's arguments.
+std::string function_name(const void* function);
 
 }  // namespace emulator
