@@ -10,12 +10,13 @@
 
 namespace attention {
 
-using gemm::NR;
 using gemm::Order;
 using gemm::Range;
 
+constexpr int NV = 2, NR = NV * simd::W, MR = gemm::max_rows(NV);  // a head's 64 values are whole panels
+
 // Queries are cut into nearly equal blocks of at most 4 tiles.
-inline int64_t query_blocks(int64_t T) { return gemm::ceil_div(T, 4 * gemm::MR); }
+inline int64_t query_blocks(int64_t T) { return gemm::ceil_div(T, 4 * MR); }
 // Row length of a block of scores: odd in cache lines, or the rows of a power of two would fall on the same L1 set.
 inline int64_t score_stride(int64_t T) { return (gemm::ceil_div(T, 32) * 2 + 1) * 16; }
 inline int64_t panel_floats(int64_t columns, int64_t K) { return gemm::ceil_div(columns, NR) * NR * K; }
@@ -24,23 +25,24 @@ inline int64_t panel_floats(int64_t columns, int64_t K) { return gemm::ceil_div(
 template <Order B>
 void pack(float* panels, const float* b, int64_t ldb, int64_t K, int64_t N) {
     for (int64_t n = 0; n < N; n += NR)
-        gemm::pack_panel<B>(panels + n * K, b + (B == Order::k_last ? n * ldb : n), ldb, K,
-                            std::min<int64_t>(NR, N - n));
+        gemm::pack_panel<B, NV>(panels + n * K, b + (B == Order::k_last ? n * ldb : n), ldb, K,
+                                std::min<int64_t>(NR, N - n));
 }
 
 // c (M,N) [+]= A (M,K) · panels (K,N) where a panel is `panel_rows` >= K long
 template <Order A>
 void multiply(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* panels, int64_t panel_rows,
               float* c, int64_t ldc, bool accumulate) {
-    const int64_t k_blocks = gemm::ceil_div(K, gemm::KC), m_tiles = gemm::ceil_div(M, gemm::MR);
+    const int64_t k_blocks = gemm::ceil_div(K, gemm::KC), m_tiles = gemm::ceil_div(M, MR);
     for (int64_t kb = 0; kb < k_blocks; ++kb) {
         const Range k = gemm::part_of(K, k_blocks, kb);
         for (int64_t n = 0; n < N; n += NR)
             for (int64_t i = 0; i < m_tiles; ++i) {
                 const Range m = gemm::part_of(M, m_tiles, i);
                 const float* rows = a + (A == Order::k_last ? m.begin * lda + k.begin : k.begin * lda + m.begin);
-                gemm::tile<A>(m.size())(k.size(), rows, lda, panels + n * panel_rows + k.begin * NR,
-                                        c + m.begin * ldc + n, ldc, accumulate || kb > 0, std::min<int64_t>(NR, N - n));
+                gemm::tile<A, NV>(m.size())(k.size(), rows, lda, panels + n * panel_rows + k.begin * NR,
+                                            c + m.begin * ldc + n, ldc, accumulate || kb > 0,
+                                            std::min<int64_t>(NR, N - n));
             }
     }
 }
@@ -60,7 +62,7 @@ inline void attention_forward(Cpu& dev, float* out, float* logsumexp, const floa
     for (int64_t b = 0; b < B; ++b)
         for (int64_t h = 0; h < NH; ++h) {
             const float *q = qkv + b * T * 3 * C + h * hs, *k = q + C, *v = k + C;
-            float* const keys = dev.scratch(panel_floats(T, hs) + panel_floats(hs, T) + 4 * gemm::MR * stride);
+            float* const keys = dev.scratch(panel_floats(T, hs) + panel_floats(hs, T) + 4 * MR * stride);
             float* const values = keys + panel_floats(T, hs);
             float* const scores = values + panel_floats(hs, T);
             pack<Order::k_last>(keys, k, 3 * C, hs, T);
@@ -69,7 +71,7 @@ inline void attention_forward(Cpu& dev, float* out, float* logsumexp, const floa
                 const Range queries = gemm::part_of(T, blocks, i);
                 multiply<Order::k_last>(queries.size(), queries.end, hs, q + queries.begin * 3 * C, 3 * C, keys, hs,
                                         scores, stride, false);
-                float inverse[4 * gemm::MR];
+                float inverse[4 * MR];
                 for (int64_t t = queries.begin; t < queries.end; ++t) {
                     float* const row = scores + (t - queries.begin) * stride;
                     const int64_t n = t + 1;
@@ -104,7 +106,7 @@ inline void attention_backward(Cpu& dev, float* dqkv, const float* dout, const f
     const Timed timed(dev, "attention_backward", 5 * product(B, T, T + 1, C), 32 * product(B, T, C));
     using namespace attention;
     using simd::vfloat;
-    const int64_t hs = C / NH, blocks = query_blocks(T), stride = score_stride(T), block_rows = 4 * gemm::MR;
+    const int64_t hs = C / NH, blocks = query_blocks(T), stride = score_stride(T), block_rows = 4 * MR;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t b = 0; b < B; ++b)

@@ -100,10 +100,9 @@ void forward_rows(const Tensors& x) {
 // so keys and values are loaded once for MR queries. These scores are used up before the next are made: each row keeps
 // the largest score so far, the sum of e^(score - largest) and the sum of that times v. Where a larger score comes,
 // both sums are scaled by e^(largest before - largest now). Nothing as long as T is left.
-using gemm::MR;
-using gemm::NR;
 using simd::vfloat;
 using simd::W;
+constexpr int NV = 2, NR = NV * W, MR = gemm::max_rows(NV);
 
 struct Block {
     float scores[MR * NR], largest[MR], sum[MR];
@@ -143,12 +142,13 @@ void online_softmax(Block& block, float* out, const Head& a, int64_t t, int64_t 
 void forward_head(const Head& a, float* keys, float* values) {
     using enum gemm::Order;
     for (int64_t s = 0; s < a.T; s += NR)
-        gemm::pack_panel<k_last>(keys + s * a.hs, a.k + s * a.in_row, a.in_row, a.hs, std::min<int64_t>(NR, a.T - s));
+        gemm::pack_panel<k_last, NV>(keys + s * a.hs, a.k + s * a.in_row, a.in_row, a.hs,
+                                     std::min<int64_t>(NR, a.T - s));
     for (int64_t c = 0; c < a.hs; c += NR)
-        gemm::pack_panel<k_first>(values + c * a.T, a.v + c, a.in_row, a.T, std::min<int64_t>(NR, a.hs - c));
+        gemm::pack_panel<k_first, NV>(values + c * a.T, a.v + c, a.in_row, a.T, std::min<int64_t>(NR, a.hs - c));
     for (int64_t t = 0; t < a.T; t += MR) {
         const int64_t rows = std::min<int64_t>(MR, a.T - t);
-        const gemm::Tile tile = gemm::tile<k_last>(rows);
+        const gemm::Tile tile = gemm::tile<k_last, NV>(rows);
         float* const out = a.out + t * a.out_row;
         Block block{};
         std::fill_n(block.largest, MR, -INFINITY);
