@@ -101,6 +101,10 @@ $(B)/callgrind_step: $(B)/dev/callgrind_step.o $(LAYERS)
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
+# The same small GPT with its norm before, after and nowhere.
+$(B)/norm_experiment: $(B)/dev/norm_experiment/experiment.o $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
 # LayerNorm and RMSNorm against PyTorch's numbers, tensor by tensor: layernorm_check dev/layernorm/state.safetensors
 $(B)/layernorm_check: $(B)/dev/layernorm/check.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
