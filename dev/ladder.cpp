@@ -37,6 +37,13 @@ std::vector<int64_t> default_shape() {
     return sizes;
 }
 
+// In double, which no sizes overflow.
+double product_of(const std::vector<int64_t>& sizes) {
+    double elements = 1;
+    for (const int64_t size : sizes) elements *= static_cast<double>(size);
+    return elements;
+}
+
 std::optional<int64_t> positive(const std::string& text) {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -73,7 +80,7 @@ double tolerance(int64_t terms) { return 8 * 0x1p-24 * std::sqrt(static_cast<dou
 
 }  // namespace
 
-Ladder::Ladder(int argc, char** argv) : shape_(default_shape()) {
+Ladder::Ladder(int argc, char** argv) : shape_(default_shape()), available_(available_memory()) {
     for (int i = 1; i < argc; ++i) {
         const std::string option = argv[i];
         if (option == "--check") {
@@ -87,20 +94,21 @@ Ladder::Ladder(int argc, char** argv) : shape_(default_shape()) {
         if (option == "--rung") rung_ = argv[i];
         if (option == "--csv") csv_ = argv[i];
     }
+    if (product_of(shape_) > 0x1p60) refuse_shape();  // so that no product of some of them overflows
     if (!csv_.empty() && !std::ofstream(csv_, std::ios::app))
         throw InputError("--csv: " + csv_ + ": cannot be written");
 }
 
-// How many elements, if there is memory for them. In double, which no --shape overflows.
+void Ladder::refuse_shape() const {
+    throw InputError("--shape " + joined(shape_) + ": needs more than the " + mebibytes(available_) +
+                     " of memory that are free; pass smaller sizes");
+}
+
+// How many elements, if there is memory for them.
 int64_t Ladder::count(std::initializer_list<int64_t> sizes, double bytes_each) {
-    double elements = 1;
-    for (const int64_t size : sizes) elements *= static_cast<double>(size);
-    const double available = static_cast<double>(available_memory());  // of which tensors so far may be untouched
-    memory_ += elements * bytes_each;
-    if (memory_ > available || elements > 0x1p40)
-        throw InputError("--shape " + joined(shape_) + ": needs more than the " +
-                         mebibytes(static_cast<int64_t>(available)) + " of memory that are free; pass smaller sizes");
-    return static_cast<int64_t>(elements);
+    memory_ += product_of(sizes) * bytes_each;
+    if (memory_ > static_cast<double>(available_)) refuse_shape();
+    return static_cast<int64_t>(product_of(sizes));
 }
 
 Values& Ladder::tensor(const char* name, std::initializer_list<int64_t> sizes) {

@@ -127,6 +127,7 @@ private:
     };
 
     Values& tensor(const char* name, std::initializer_list<int64_t> sizes);
+    [[noreturn]] void refuse_shape() const;
     int64_t count(std::initializer_list<int64_t> sizes, double bytes_each);
     void fill(Values& t, double low, double high);
     static void round(const Values& t);
@@ -139,7 +140,8 @@ private:
     bool check_only_ = false, all_correct_ = true;
     std::deque<Values> tensors_;  // addresses stay
     std::deque<HostBuffer<float>> scratch_;
-    double memory_ = 0;
+    const int64_t available_;
+    double memory_ = 0;  // bytes, of those that were available at the start
     uint64_t seed_ = 0;
     Cpu cpu_;
     std::vector<Pass> passes_;

@@ -106,6 +106,7 @@ TEST_F(Ladders, BadInputIsOneLineAndStatusTwo) {
         {"--shape 1e3x77", "found '1e3x77'"},
         {"--shape 99999999999999999999x1", "found '99999999999999999999x1'"},
         {"--shape 4000000000x4000000000", "needs more than the"},
+        {"--shape 400000000x400000000", "needs more than the"},
         {"--check --shape 3x4 --rung 99", "--rung: found '99', expected a number or one of: naive, exp,"},
         {"--check --shape 3x4 --rung SIMD", "--rung: found 'SIMD'"},
         {"--check --shape 3x4 --csv /nowhere/table.csv", "/nowhere/table.csv: cannot be written"},
