@@ -66,7 +66,12 @@ std::string PyTorch::ask(const std::string& line) {
 bool PyTorch::prepare(const std::string& mode, const std::string& work) {
     static std::set<std::string> told;
     if (pid_ < 0) return false;
-    const std::string answer = ask("prepare " + mode + " " + work);
+    std::string answer;
+    try {
+        answer = ask("prepare " + mode + " " + work);
+    } catch (const std::runtime_error&) {
+        answer = "the process ended (out of memory?)";
+    }
     if (answer == "ready") return true;
     if (answer != "-" && told.insert(answer).second)
         std::fprintf(stderr, "PyTorch, %s of %s: %s\n", mode.c_str(), work.c_str(), answer.c_str());

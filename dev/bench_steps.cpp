@@ -28,7 +28,7 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
                 if (processes.back().prepare(mode, work)) rivals.push_back({&processes.back(), mode, true});
             }
         Training training(s, keep);
-        for (int i = 0; i < 2; ++i) training.step();
+        training.step();
         table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory()}, rivals);
     });
 }

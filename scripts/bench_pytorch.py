@@ -235,7 +235,7 @@ WITH_GRADIENTS = {"classifier_forward_backward", "cross_entropy_forward_backward
 
 
 def prepare(mode, work, sizes):
-    """What a call does, warmed up; None where the mode makes no sense."""
+    """What a call does, once done; None where the mode makes no sense."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     torch.set_grad_enabled(work in WITH_GRADIENTS)
@@ -253,8 +253,7 @@ def prepare(mode, work, sizes):
         with torch.set_grad_enabled(grad):
             return body()
 
-    for _ in range(3):
-        call()
+    call()  # compiles
     return call
 
 
