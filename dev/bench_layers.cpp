@@ -213,7 +213,9 @@ void layer_rows(BenchTable& table) {
     layers.attention(4, 1024, 12, 64);
     layers.attention(64, 256, 6, 64);
     layers.attention(16, 128, 4, 32);
-    layers.layernorm(8192, 768);
+    for (const auto& [N, C] :
+         {std::pair<int64_t, int64_t>{8192, 768}, {32768, 256}, {8192, 1024}, {4096, 2048}, {2048, 4096}, {1024, 8192}})
+        layers.layernorm(N, C);
     layers.gelu(4096, 3072);
     layers.embedding(4, 1024, 768, 50257);
     layers.flat("124M", 124475904);
