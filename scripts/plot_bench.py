@@ -86,7 +86,7 @@ def draw(path):
         for title, part, strip in panels:
             height = len(part) * row
             y -= 1.5 * row + height
-            panel(figure.add_axes([(c + 0.30) / len(columns), y, 0.68 / len(columns), height]), title, part, strip)
+            panel(figure.add_axes([(c + 0.33) / len(columns), y, 0.63 / len(columns), height]), title, part, strip)
             y -= (margin - 1.5) * row
     figure.text(0.01, 1 - 0.25 / figure.get_figheight(), f"make bench on {about}", fontsize=12, va="center")
     handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (OURS, PYTORCH)]
