@@ -54,33 +54,62 @@ extern __shared__ int4 dynamic_shared_memory[];
 #endif
 
 // --- the device
-struct Cuda {
-    using scalar = float;
-    Profile* profile = nullptr;  // as Cpu's
-    cudaStream_t stream = nullptr;
-};
-
 struct CudaDelete {
     template <class T>
     void operator()(T* p) const {
         cudaFree(p);
     }
 };
-
-// `count` zeroed elements in device memory.
 template <class T>
-std::unique_ptr<T[], CudaDelete> allocate(Cuda& dev, int64_t count) {
+using CudaBuffer = std::unique_ptr<T[], CudaDelete>;
+
+// `count` elements of device memory, contents undefined.
+template <class T>
+CudaBuffer<T> cuda_allocate(int64_t count) {
     void* p = nullptr;
-    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    cuda_check(cudaMalloc(&p, bytes), "cudaMalloc");
-    std::unique_ptr<T[], CudaDelete> owner(static_cast<T*>(p));
-    cuda_check(cudaMemsetAsync(p, 0, bytes, dev.stream), "cudaMemset");
-    return owner;
+    cuda_check(cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T)), "cudaMalloc");
+    return CudaBuffer<T>(static_cast<T*>(p));
 }
 
+struct Cuda {
+    using scalar = float;
+    Profile* profile = nullptr;  // as Cpu's
+    cudaStream_t stream = nullptr;
+    int multiprocessors = 1;
+
+    Cuda() {
+        cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
+                   "cudaDeviceGetAttribute");
+    }
+
+    // Scratch memory that the kernels of one layer pass on to each other: at least `count` floats, contents undefined,
+    // valid until the next call. Grows, never shrinks.
+    float* scratch(int64_t count) {
+        if (scratch_count_ < count) {
+            scratch_ = nullptr;  // give the old back before taking the new
+            scratch_ = cuda_allocate<float>(count);
+            scratch_count_ = count;
+        }
+        return scratch_.get();
+    }
+
+private:
+    CudaBuffer<float> scratch_;
+    int64_t scratch_count_ = 0;
+};
+
+// What a model asks of its device beside the layers, as in layers/device.h.
 template <class T>
 void zero(Cuda& dev, T* x, int64_t n) {
     cuda_check(cudaMemsetAsync(x, 0, static_cast<size_t>(n) * sizeof(T), dev.stream), "cudaMemset");
+}
+
+// `count` zeroed elements in device memory.
+template <class T>
+CudaBuffer<T> allocate(Cuda& dev, int64_t count) {
+    CudaBuffer<T> buffer = cuda_allocate<T>(count);
+    zero(dev, buffer.get(), count);
+    return buffer;
 }
 
 // x (n) in device memory = host (n)
@@ -137,17 +166,20 @@ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
 template <class T>
 constexpr int packed = 16 / static_cast<int>(sizeof(T));  // as many as the widest access takes
 
-// p is aligned to V values. load_once: the line is the first to leave the caches, as nothing will read it again soon.
+// V is 1, or p is aligned to 16 bytes and V values fill a multiple of that. load_once: the line is the first to leave
+// the caches, as nothing will read it again soon.
 template <int V, bool once = false, class T>
 __device__ __forceinline__ void load(float (&x)[V], const T* p) {
     if constexpr (V == 1) {
         x[0] = to_float(*p);
     } else {
-        static_assert(V == packed<T>);
-        const int4* const source = reinterpret_cast<const int4*>(p);
-        const int4 bits = once ? __ldcs(source) : __ldg(source);
+        static_assert(V % packed<T> == 0);
         T values[V];
-        memcpy(values, &bits, sizeof bits);
+        UNROLL for (int v = 0; v < V; v += packed<T>) {
+            const int4* const source = reinterpret_cast<const int4*>(p + v);
+            const int4 bits = once ? __ldcs(source) : __ldca(source);
+            memcpy(values + v, &bits, sizeof bits);
+        }
         UNROLL for (int v = 0; v < V; ++v) x[v] = to_float(values[v]);
     }
 }
@@ -157,7 +189,7 @@ __device__ __forceinline__ void load_once(float (&x)[V], const T* p) {
 }
 // x = p[i] …, or `otherwise` where p is null
 template <int V, class T>
-__device__ __forceinline__ void load_or(float (&x)[V], const T* p, int i, float otherwise) {
+__device__ __forceinline__ void load_or(float (&x)[V], const T* p, int64_t i, float otherwise) {
     if (p)
         load(x, p + i);
     else
@@ -168,12 +200,14 @@ __device__ __forceinline__ void store(T* p, const float (&x)[V]) {
     if constexpr (V == 1) {
         *p = from_float<T>(x[0]);
     } else {
-        static_assert(V == packed<T>);
+        static_assert(V % packed<T> == 0);
         T values[V];
         UNROLL for (int v = 0; v < V; ++v) values[v] = from_float<T>(x[v]);
-        int4 bits;
-        memcpy(&bits, values, sizeof bits);
-        __stwb(reinterpret_cast<int4*>(p), bits);
+        UNROLL for (int v = 0; v < V; v += packed<T>) {
+            int4 bits;
+            memcpy(&bits, values + v, sizeof bits);
+            __stwb(reinterpret_cast<int4*>(p + v), bits);
+        }
     }
 }
 // Whether rows of C values of T can be read and written by 16 bytes.
@@ -188,16 +222,18 @@ __device__ __forceinline__ float warp_sum(float x) {
     UNROLL for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
     return x;
 }
-// Of the WARPS warps that have threadIdx.y in common; each of their threads gets it. Every thread of the block calls;
-// scratch: WARPS floats of shared memory, for each threadIdx.y its own, which nothing else uses until the next barrier.
-template <int WARPS>
-__device__ __forceinline__ float group_sum(float x, float* scratch) {
-    x = warp_sum(x);
+// x[i] = the sum of x[i] over the WARPS warps that have threadIdx.y in common, for each of their threads. Every thread
+// of the block calls; scratch is shared memory, for each threadIdx.y its own, that nothing else uses until the next
+// barrier.
+template <int WARPS, int COUNT>
+__device__ __forceinline__ void group_sum(float (&x)[COUNT], float (&scratch)[COUNT][WARPS]) {
+    UNROLL for (int i = 0; i < COUNT; ++i) x[i] = warp_sum(x[i]);
     if constexpr (WARPS > 1) {
-        if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+        if (threadIdx.x % 32 == 0) UNROLL for (int i = 0; i < COUNT; ++i) scratch[i][threadIdx.x / 32] = x[i];
         __syncthreads();
-        x = 0;
-        UNROLL for (int warp = 0; warp < WARPS; ++warp) x += scratch[warp];
+        UNROLL for (int i = 0; i < COUNT; ++i) {
+            x[i] = 0;
+            UNROLL for (int warp = 0; warp < WARPS; ++warp) x[i] += scratch[i][warp];
+        }
     }
-    return x;
 }

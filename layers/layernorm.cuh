@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
     norm_forward_kernel(T* residual, T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
                         const T* inp, const T* branch, const T* __restrict__ weight, const T* __restrict__ bias,
                         int64_t N, int64_t C, float eps) {
-    __shared__ float scratch[3][WARPS];
+    __shared__ float scratch_mean[1][WARPS];
+    __shared__ float scratch[2][WARPS];
     const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
     if (row >= N) return;  // only where WARPS is 1: whole warps, and no barrier follows
     const auto each = [&](auto f) { each_vector<WARPS, V, K>(C, f); };
@@ -59,26 +60,29 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
     };
 
     // As on the Cpu: a mean off by the sum's roundings, then the sum of the distances from it puts it right.
-    float m = 0, shift = 0, squares = 0;
+    float m = 0;
     if constexpr (CENTERED) {
-        float total = 0;
+        float total[1] = {};
         each([&](int k, int c) {
             again(k, c);
-            UNROLL for (int v = 0; v < V; ++v) total += x[k][v];
+            UNROLL for (int v = 0; v < V; ++v) total[0] += x[k][v];
         });
-        m = group_sum<WARPS>(total, scratch[0]) / columns;
+        group_sum(total, scratch_mean);
+        m = total[0] / columns;
     }
+    float sums[2] = {};  // of the distances and of their squares
     each([&](int k, int c) {
         again(k, c);
         UNROLL for (int v = 0; v < V; ++v) {
             const float d = x[k][v] - m;
-            shift += d;
-            squares += d * d;
+            sums[0] += d;
+            sums[1] += d * d;
         }
     });
-    float variance = group_sum<WARPS>(squares, scratch[1]) / columns;
+    group_sum(sums, scratch);
+    float variance = sums[1] / columns;
     if constexpr (CENTERED) {
-        shift = group_sum<WARPS>(shift, scratch[2]) / columns;
+        const float shift = sums[0] / columns;
         m += shift;
         variance -= shift * shift;
         variance = variance < 0 ? 0 : variance;  // NaN stays
@@ -126,6 +130,145 @@ void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean,
         launch_for.template operator()<1>();
 }
 
+// dinp (N,C) as layernorm_backward. Where partial is not null, block b writes what its rows give dweight to
+// partial[b][0] (C) and what they give dbias to partial[b][1] (C). Block (32 * WARPS, GROUPS): each of its groups of
+// WARPS warps goes through rows of its own, keeping its sums for dweight and dbias in registers; at the end the groups'
+// sums are added in order. Where K is 0, both are in `partial`.
+constexpr int backward_warps = 16;  // in a block
+template <bool CENTERED, int WARPS, int V, int K, class T>
+__global__ void __launch_bounds__(32 * backward_warps)
+    norm_backward_kernel(T* dinp, float* __restrict__ partial, const T* __restrict__ dout, const T* __restrict__ inp,
+                         const T* __restrict__ weight, const float* __restrict__ mean, const float* __restrict__ rstd,
+                         const T* dresidual, int64_t N, int64_t C) {
+    constexpr int GROUPS = backward_warps / WARPS, KEPT = K > 0 ? K : 1;
+    __shared__ float scratch[2][GROUPS][2][WARPS];  // used in turns: a barrier lies between two uses of each half
+    const auto each = [&](auto f) { each_vector<WARPS, V, K>(C, f); };
+    const float columns = static_cast<float>(C);
+    float norm[KEPT][V], dnorm[KEPT][V], dw[KEPT][V] = {}, db[KEPT][V] = {};
+    float* const sums = partial ? partial + blockIdx.x * 2 * C : nullptr;
+    if constexpr (K == 0) {
+        if (sums) each([&](int k, int c) { store(sums + c, dw[k]), store(sums + C + c, db[k]); });
+    }
+    int turn = 0;
+    for (int64_t first = int64_t{blockIdx.x} * GROUPS; first < N; first += int64_t{gridDim.x} * GROUPS, turn ^= 1) {
+        const int64_t row = first + threadIdx.y;
+        const bool valid = row < N;  // all groups take part in the barriers
+        const float m = CENTERED && valid ? mean[row] : 0, r = valid ? rstd[row] : 0;
+        const auto read = [&](int k, int c, float(&dy)[V]) {
+            float w[V];
+            load_or(w, weight, c, 1);
+            load_once(dy, dout + row * C + c);
+            load_once(norm[k], inp + row * C + c);
+            UNROLL for (int v = 0; v < V; ++v) {
+                norm[k][v] = (norm[k][v] - m) * r;
+                dnorm[k][v] = dy[v] * w[v];
+            }
+        };
+        float means[2] = {};  // of dnorm and dnorm * norm
+        if (valid)
+            each([&](int k, int c) {
+                float dy[V];
+                read(k, c, dy);
+                if constexpr (K == 0) {
+                    if (sums) load(dw[k], sums + c), load(db[k], sums + C + c);
+                }
+                UNROLL for (int v = 0; v < V; ++v) {
+                    means[0] += dnorm[k][v];
+                    means[1] += dnorm[k][v] * norm[k][v];
+                    dw[k][v] += dy[v] * norm[k][v];
+                    db[k][v] += dy[v];
+                }
+                if constexpr (K == 0) {
+                    if (sums) store(sums + c, dw[k]), store(sums + C + c, db[k]);
+                }
+            });
+        if (!dinp) continue;
+        group_sum(means, scratch[turn][threadIdx.y]);
+        UNROLL for (int i = 0; i < 2; ++i) means[i] /= columns;
+        if (!CENTERED) means[0] = 0;
+        if (valid)
+            each([&](int k, int c) {
+                float dy[V], dx[V];
+                if constexpr (K == 0) read(k, c, dy);
+                load_or(dx, dresidual, row * C + c, 0);
+                UNROLL for (int v = 0; v < V; ++v) dx[v] += r * (dnorm[k][v] - means[0] - norm[k][v] * means[1]);
+                store(dinp + row * C + c, dx);
+            });
+    }
+    if (!sums) return;
+    if constexpr (K > 0 && GROUPS == 1) {
+        each([&](int k, int c) { store(sums + c, dw[k]), store(sums + C + c, db[k]); });
+    } else if constexpr (K > 0) {
+        __shared__ float total[2][32 * WARPS * V * K];
+        for (int group = 0; group < GROUPS; ++group) {
+            if (group == static_cast<int>(threadIdx.y))
+                each([&](int k, int c) {
+                    UNROLL for (int v = 0; v < V; ++v) {
+                        total[0][c + v] = group == 0 ? dw[k][v] : total[0][c + v] + dw[k][v];
+                        total[1][c + v] = group == 0 ? db[k][v] : total[1][c + v] + db[k][v];
+                    }
+                });
+            __syncthreads();
+        }
+        const int threads = static_cast<int>(blockDim.x * blockDim.y), columns_of_both = 2 * static_cast<int>(C);
+        for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < columns_of_both; i += threads)
+            sums[i] = i < C ? total[0][i] : total[1][i - C];
+    }
+}
+
+// dweight (C) += sum over b of partial[b][0], dbias (C) += that of partial[b][1]; either may be null.
+// Block (32, 8): 32 columns; each threadIdx.y adds every 8th of the blocks' sums, then those 8 are added. Grid
+// (columns, 2).
+template <class T>
+__global__ void __launch_bounds__(256)
+    norm_parameters_kernel(T* dweight, T* dbias, const float* __restrict__ partial, int blocks, int64_t C) {
+    __shared__ float tile[8][32];
+    T* const gradient = blockIdx.y == 0 ? dweight : dbias;
+    if (!gradient) return;
+    const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
+    float sum = 0;
+    if (column < C)
+        for (int b = static_cast<int>(threadIdx.y); b < blocks; b += 8)
+            sum += partial[(2 * b + blockIdx.y) * C + column];
+    tile[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || column >= C) return;
+    UNROLL for (int y = 1; y < 8; ++y) sum += tile[y][threadIdx.x];
+    gradient[column] = from_float<T>(to_float(gradient[column]) + sum);
+}
+
+// As many blocks as run at once, or fewer: the sums' shape depends on the GPU's size, N and C alone.
+template <bool CENTERED, class T>
+void norm_backward(Cuda& dev, const char* name, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp,
+                   const T* weight, const float* mean, const float* rstd, const T* dresidual, int64_t N, int64_t C) {
+    const Timed timed(dev, name, 0, (dresidual ? 4 : 3) * product(N, C, sizeof(T)));
+    if (N == 0 || C == 0) return;
+    const bool parameters = dweight || dbias;
+    int64_t blocks = 0;
+    float* partial = nullptr;
+    const auto launch = [&]<int WARPS, int V, int K>() {
+        constexpr int GROUPS = backward_warps / WARPS;
+        blocks = std::min<int64_t>((N + GROUPS - 1) / GROUPS, 2 * dev.multiprocessors);
+        if (parameters) partial = dev.scratch(blocks * 2 * C);
+        LAUNCH((norm_backward_kernel<CENTERED, WARPS, V, K, T>), static_cast<unsigned>(blocks),
+               dim3(32 * WARPS, GROUPS), 0, dev.stream, dinp, partial, dout, inp, weight, mean, rstd, dresidual, N, C);
+    };
+    const auto launch_for = [&]<int V>() {
+        if (C <= 256) return launch.template operator()<1, V, 8 / V>();
+        if (C <= 1024) return launch.template operator()<4, V, 8 / V>();
+        if (C <= 4096) return launch.template operator()<16, V, 8 / V>();
+        if (C <= 8192) return launch.template operator()<16, V, 16 / V>();
+        launch.template operator()<16, V, 0>();
+    };
+    if (can_pack<T>(C, dinp, dout, inp, weight, dresidual))
+        launch_for.template operator()<packed<T>>();
+    else
+        launch_for.template operator()<1>();
+    if (parameters)
+        LAUNCH(norm_parameters_kernel<T>, dim3(static_cast<unsigned>((C + 31) / 32), 2), dim3(32, 8), 0, dev.stream,
+               dweight, dbias, partial, static_cast<int>(blocks), C);
+}
+
 // out (N,C) = (inp - mean) * rstd * weight + bias        mean (N), rstd (N)        weight, bias (C) may be null
 template <class T>
 void layernorm_forward(Cuda& dev, T* out, float* mean, float* rstd, const T* inp, const std::type_identity_t<T>* weight,
@@ -142,4 +285,17 @@ void residual_layernorm_forward(Cuda& dev, T* residual, T* out, float* mean, flo
                                 int64_t C, float eps = 1e-5f) {
     norm_forward<true, true, T>(dev, "residual_layernorm_forward", residual, out, mean, rstd, inp, branch, weight, bias,
                                 N, C, eps);
+}
+
+// forward: out = norm * weight + bias
+// dinp (N,C) = dresidual + rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)),  dnorm = dout * weight
+// dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
+// dresidual may be dinp itself or null; any of dinp, dweight, dbias may be null.
+template <class T>
+void layernorm_backward(Cuda& dev, std::type_identity_t<T>* dinp, std::type_identity_t<T>* dweight,
+                        std::type_identity_t<T>* dbias, const T* dout, const T* inp,
+                        const std::type_identity_t<T>* weight, const float* mean, const float* rstd,
+                        const std::type_identity_t<T>* dresidual, int64_t N, int64_t C) {
+    norm_backward<true, T>(dev, "layernorm_backward", dinp, dweight, dbias, dout, inp, weight, mean, rstd, dresidual, N,
+                           C);
 }

@@ -8,6 +8,7 @@
 #include "dev/emulator/access.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 
@@ -99,16 +100,17 @@ struct Place {
 };
 
 static Place find_place(const char* p) {
+    static const SharedVariable* last = nullptr;
     const size_t offset = static_cast<size_t>(p - thread_locals());
-    if (const ptrdiff_t at = p - running->dynamic; in_dynamic_shared(p))
-        return {dynamic_bytes, at, static_cast<ptrdiff_t>(running->launch->dynamic_shared), true,
-                "dynamic shared memory"};
     if (offset < thread_locals_size()) {
-        const SharedVariable* const v = shared_variable_near(offset);
-        if (!v) return {};
-        return {&static_bytes[v->offset], static_cast<ptrdiff_t>(offset - v->offset), static_cast<ptrdiff_t>(v->size),
-                true, v->name.c_str()};
+        if (!last || offset - last->offset >= last->size) last = shared_variable_near(offset);
+        if (!last) return {};
+        return {&static_bytes[last->offset], static_cast<ptrdiff_t>(offset - last->offset),
+                static_cast<ptrdiff_t>(last->size), true, last->name.c_str()};
     }
+    if (in_dynamic_shared(p))
+        return {dynamic_bytes, p - running->dynamic, static_cast<ptrdiff_t>(running->launch->dynamic_shared), true,
+                "dynamic shared memory"};
     if (const Allocation* const a = find_allocation(p))
         return {a->bytes.get(), p - a->begin, static_cast<ptrdiff_t>(a->size), false, "an allocation"};
     return {};
@@ -145,7 +147,7 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
     if (at < 0 || at + static_cast<ptrdiff_t>(size) > end)
         running->fail(me, nullptr, pc, "%s %zu bytes out of bounds: at byte %td of %s of %td bytes", verb, size, at,
                       variable, end);
-    if (reinterpret_cast<uintptr_t>(p) % size)
+    if (size <= 16 && std::has_single_bit(size) && reinterpret_cast<uintptr_t>(p) % size)
         running->fail(me, nullptr, pc, "misaligned access: %zu bytes at an address that is no multiple of that", size);
 
     const Event now{this_block, times[me.number], static_cast<uint16_t>(me.number), kind == Kind::atomic};
@@ -190,12 +192,8 @@ HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-void __tsan_read_range(char* p, size_t n) {
-    for (size_t i = 0; i < n; ++i) access(p + i, 1, Kind::read, PC);
-}
-void __tsan_write_range(char* p, size_t n) {
-    for (size_t i = 0; i < n; ++i) access(p + i, 1, Kind::write, PC);
-}
+void __tsan_read_range(void* p, size_t n) { access(p, n, Kind::read, PC); }
+void __tsan_write_range(void* p, size_t n) { access(p, n, Kind::write, PC); }
 void __tsan_init() { emulator::instrumented = true; }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
