@@ -104,8 +104,10 @@ def main():
         sys.exit(__doc__)
     plt.rcParams["svg.hashsalt"] = "bench"  # the same numbers, the same file
     for argument in sys.argv[1:]:
-        for path in sorted(glob.glob(os.path.join(argument, "*.csv"))) if os.path.isdir(argument) else [argument]:
-            draw(path)
+        found = glob.glob(os.path.join(argument, "*.csv")) if os.path.isdir(argument) else [argument]
+        for path in sorted(found):
+            if not path.endswith("-threads.csv"):
+                draw(path)
 
 
 if __name__ == "__main__":
