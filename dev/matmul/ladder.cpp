@@ -164,7 +164,7 @@ void climb(Ladder& ladder) {
                 [&] { forward_register_tile(out, inp, weight, bias, transposed, N, C, OC); });
     ladder.rung("packing", "weight in panels that stay in L1",
                 [&] { forward_packed(out, inp, weight, bias, panel, N, C, OC); });
-    ladder.production("layers/gemm_cpu.h: threads, blocks for L2, taller tiles");
+    ladder.production("layers/gemm_cpu.h: threads, blocks for L2, larger tiles");
 
     const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
