@@ -78,8 +78,8 @@ COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json log o
 OPT  :=
 $(COLD) $(B)/dev/test/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
-$(EMULATOR) $(B)/dev/test/cuda_%.o: OPT := -O2 -g1
-$(B)/dev/test/cuda_%.o: OPT += $(if $(SANITIZE),,-fsanitize=thread)
+$(EMULATOR): OPT := -O2
+$(B)/dev/test/cuda_%.o: OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp

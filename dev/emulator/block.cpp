@@ -79,19 +79,20 @@ static void on_fault(int signal_number, siginfo_t* info, void* context) {
         running->fail(*running->current, nullptr, pc,
                       "access out of bounds: at byte %td of dynamic shared memory of %zu bytes", p - running->dynamic,
                       running->launch->dynamic_shared);
-    if (find_allocation(p)) running->fail(*running->current, nullptr, pc, "access %s", allocation_fault(p, 1).c_str());
+    static thread_local std::string what;  // not on a stack that is abandoned
+    what = allocation_fault(p, 1);
+    if (find_allocation(p)) running->fail(*running->current, nullptr, pc, "access %s", what.c_str());
     running->fail_at(p, pc);
 }
 
 static void catch_faults() {
-    static thread_local struct AlternateStack {
-        AlternateStack() {
-            stack_t stack{};
-            stack.ss_size = 64 * 1024;
-            stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            sigaltstack(&stack, nullptr);
-        }
-    } alternate;
+    static thread_local stack_t stack{};  // a fiber's own may have overflowed
+    if (!stack.ss_sp) {
+        stack.ss_size = 64 * 1024;
+        stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        sigaltstack(&stack, nullptr);
+    }
+    forget_frames(stack.ss_sp, stack.ss_size);
     static std::once_flag once;
     std::call_once(once, [] {
         struct sigaction action {};
@@ -221,8 +222,8 @@ Votes Block::barrier(const char* name, bool predicate, Site site) {
         for (int t = 0; t < size_; ++t) {
             const Thread& other = threads_[static_cast<size_t>(t)];
             if (other.waits_at != name || other.site.line() != site.line() || other.site.column() != site.column())
-                fail(me, &site, nullptr, "%s, but thread (%u,%u,%u) is at %s, %s", name, other.index.x, other.index.y,
-                     other.index.z, other.waits_at, place(other.site).c_str());
+                fail(me, &site, nullptr, "%s, but thread (%u,%u,%u) is at %s, %s:%u", name, other.index.x,
+                     other.index.y, other.index.z, other.waits_at, other.site.file_name(), other.site.line());
         }
         votes_ = {yes_, size_};
         threads_synchronised(size_);
@@ -254,8 +255,8 @@ void Block::collective(const char* name, unsigned mask, void* data, Work work, S
             const Thread& other = threads_[static_cast<size_t>(first + lane)];
             if (other.waits_at != name || other.mask != mask || other.site.line() != site.line() ||
                 other.site.column() != site.column())
-                fail(me, &site, nullptr, "%s with the mask %08x, but lane %d is at %s with the mask %08x, %s", name,
-                     mask, lane, other.waits_at, other.mask, place(other.site).c_str());
+                fail(me, &site, nullptr, "%s with the mask %08x, but lane %d is at %s with the mask %08x, %s:%u", name,
+                     mask, lane, other.waits_at, other.mask, other.site.file_name(), other.site.line());
             all[lane] = other.data;
         }
         work(all, mask);
@@ -279,8 +280,8 @@ void Block::stuck() {
     if (other->gone)
         fail(*waiting, &waiting->site, nullptr, "%s waits for thread (%u,%u,%u), which has left the kernel",
              waiting->waits_at, i.x, i.y, i.z);
-    fail(*waiting, &waiting->site, nullptr, "%s waits for thread (%u,%u,%u), which is at %s, %s", waiting->waits_at,
-         i.x, i.y, i.z, other->waits_at, place(other->site).c_str());
+    fail(*waiting, &waiting->site, nullptr, "%s waits for thread (%u,%u,%u), which is at %s, %s:%u", waiting->waits_at,
+         i.x, i.y, i.z, other->waits_at, other->site.file_name(), other->site.line());
 }
 
 // --- what kernels call

@@ -170,36 +170,36 @@ T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, EMULATOR_SIT
     return emulator::shuffle("__shfl_xor_sync", mask, value, from >= (lane & -width) + width ? lane : from, site);
 }
 
-// --- memory
+// --- memory; inlined, so that a report's line is that of the kernel
 template <class T>
-T atomicAdd(T* p, std::type_identity_t<T> x) {
+__forceinline__ T atomicAdd(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T old, T y) { return static_cast<T>(old + y); });
 }
 template <class T>
-T atomicMax(T* p, std::type_identity_t<T> x) {
+__forceinline__ T atomicMax(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T old, T y) { return std::max(old, y); });
 }
 template <class T>
-T atomicMin(T* p, std::type_identity_t<T> x) {
+__forceinline__ T atomicMin(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T old, T y) { return std::min(old, y); });
 }
 template <class T>
-T atomicExch(T* p, std::type_identity_t<T> x) {
+__forceinline__ T atomicExch(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T, T y) { return y; });
 }
 // With hints for the caches.
 template <class T>
-T __ldcs(const T* p) {
+__forceinline__ T __ldcs(const T* p) {
     emulator::aligned(p, sizeof(T));
     return *p;
 }
 template <class T>
-T __ldca(const T* p) {
+__forceinline__ T __ldca(const T* p) {
     emulator::aligned(p, sizeof(T));
     return *p;
 }
 template <class T>
-void __stwb(T* p, std::type_identity_t<T> x) {
+__forceinline__ void __stwb(T* p, std::type_identity_t<T> x) {
     emulator::aligned(p, sizeof(T));
     *p = x;
 }

@@ -40,10 +40,14 @@ namespace emulator {
 // Stacks that all start at the same place of a page would share the same few lines of L1.
 static char* top(const Fiber& fiber, int number) { return fiber.stack + fiber.size - 64 - number % 32 * 192; }
 
-void prepare(Fiber& fiber, void (*entry)(), int number) {
+void forget_frames([[maybe_unused]] void* stack, [[maybe_unused]] size_t size) {
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(fiber.stack, fiber.size);  // frames of an abandoned fiber
+    __asan_unpoison_memory_region(stack, size);
 #endif
+}
+
+void prepare(Fiber& fiber, void (*entry)(), int number) {
+    forget_frames(fiber.stack, fiber.size);
 #if defined(__x86_64__)
     void** sp = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top(fiber, number)) / 16 * 16);
     *--sp = nullptr;  // no return address; after it the stack is aligned as it is on entering a function

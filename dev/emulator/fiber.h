@@ -23,6 +23,9 @@ struct Fiber {
 // Makes `fiber` start in `entry`, which never returns, on its stack. `number` sets its frames off from the others'.
 void prepare(Fiber& fiber, void (*entry)(), int number);
 
+// AddressSanitizer's notes on frames of a stack that is never gone back to must not be taken for the next one's.
+void forget_frames(void* stack, size_t size);
+
 // Leaves `from`, goes on with `to`; returns when another fiber switches to `from`. An abandoned one is never gone back
 // to: what is on its stack is forgotten.
 void switch_fiber(Fiber& from, Fiber& to, bool abandon = false);
