@@ -70,7 +70,7 @@ inline int64_t available_memory() {
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep, bool bf16_products) {
         // What no machine has is told from this: counted exactly it might not fit an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
                              static_cast<double>(config.channels) * static_cast<double>(config.layers);
@@ -86,7 +86,7 @@ struct MemoryPlan {
         }
         rows.emplace_back("activations", ActivationTable(config, B, T, keep).size * 4);
         const int64_t chunk = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
-        rows.emplace_back("scratch", 4 * (chunk + omp_get_max_threads() * gemm::scratch_floats()));
+        rows.emplace_back("scratch", 4 * (chunk + omp_get_max_threads() * gemm::scratch_floats(bf16_products)));
     }
 
     int64_t total() const {

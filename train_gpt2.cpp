@@ -31,8 +31,10 @@
 
 namespace {
 
-std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
-    return std::make_unique<GPT2<Cpu>>(Cpu{}, config, B, T, keep);
+std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep, bool bf16_products) {
+    Cpu cpu;
+    cpu.bf16_products = bf16_products;
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
 }
 
 // The mean loss over some windows of a stream, `batch` windows of equal length at a time.
@@ -99,13 +101,17 @@ public:
                           : options.recompute == "ln"   ? Keep::recompute_ln
                           : options.recompute == "gelu" ? Keep::recompute_gelu
                                                         : Keep::training;
-        const MemoryPlan plan(config, options.batch, options.seq, keep);
+        const bool bf16_products = options.matmul == "bf16";
+        if (bf16_products && !gemm_bf16::available)
+            bad_input("--matmul", "precision", "bf16",
+                      "fp32: the CPU that this program was built for lacks AVX512-BF16", "leave it out");
+        const MemoryPlan plan(config, options.batch, options.seq, keep, bf16_products);
         std::printf("memory: %s\n", plan.text().c_str());
         plan.check("make --batch, --seq or the model smaller, or --recompute block");
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
-        model = make_model(config, options.batch, options.seq, keep);
+        model = make_model(config, options.batch, options.seq, keep, bf16_products);
         const Model::HostState host = model->download();
         optimizer_state = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())
@@ -309,8 +315,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
         bad_input("--seq", "tokens", std::to_string(seq),
                   "at most the model's context " + std::to_string(config.context), "make it smaller");
     const int64_t T = seq > 0 ? seq : config.context;
-    MemoryPlan(config, B, T, Keep::inference).check("make --batch or --seq smaller");
-    auto model = make_model(config, B, T, Keep::inference);
+    MemoryPlan(config, B, T, Keep::inference, false).check("make --batch or --seq smaller");
+    auto model = make_model(config, B, T, Keep::inference, false);
     read_model(path, config, model->download().parameters);
     model->upload();
     return {std::move(model), tokenizer};

@@ -61,7 +61,6 @@ const std::string& parse_text(const Row& row, const Text& value, const std::stri
     const auto among = [&](const std::vector<std::string>& words) { return std::ranges::count(words, text) > 0; };
     const std::string expected = one_of(value.choices, ", ", " or ");
     if (text.empty()) bad_option(label(row), "nothing", expected.empty() ? row.unit : expected);
-    if (among(value.not_built)) bad_option(label(row), text, expected, text + " is not built yet");
     if (!value.choices.empty() && !among(value.choices)) bad_option(label(row), text, expected);
     return text;
 }
@@ -162,7 +161,7 @@ void add_rows(CLI::App& app, unsigned command, Options& options, std::set<std::s
             option->group(group.title);
             if (flag) continue;
             option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1);
-            option->type_name(row.unit ? row.unit : one_of(text->all(), "|", "|"));
+            option->type_name(row.unit ? row.unit : one_of(text->choices, "|", "|"));
         }
     }
 }

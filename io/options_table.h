@@ -23,13 +23,6 @@ struct Flag {
 struct Text {
     std::string Options::*member;
     std::vector<std::string> choices = {};  // none: any text
-    std::vector<std::string> not_built = {};
-
-    std::vector<std::string> all() const {
-        auto words = choices;
-        words.insert(words.end(), not_built.begin(), not_built.end());
-        return words;
-    }
 };
 
 enum : unsigned {
@@ -203,8 +196,8 @@ inline const std::vector<Group> groups = {
     {"Machine",
      train,
      {
-         {"matmul", Text{&O::matmul, {"fp32"}, {"bf16"}}, "fp32", nullptr,
-          "precision of the factors; bf16 is not built yet", saved},
+         {"matmul", Text{&O::matmul, {"fp32", "bf16"}}, "fp32", nullptr,
+          "what matrix products round their factors to (bf16: AMX or AVX512-BF16 only)", saved},
          {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "none", nullptr,
           "memory saved by computing twice, each more than the one before; results stay the same", saved},
          {"profile", Flag{&O::profile}, nullptr, nullptr, "prints where a step's time goes, at the end"},

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/classifier.h"
-#include "layers/gemm_cpu.h"
+#include "layers/multiply_cpu.h"
 #include "layers/simd.h"
 
 namespace classifier {

@@ -6,6 +6,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <omp.h>
 
 #include "layers/profile.h"
+#include "layers/simd.h"
 
 template <class T>
 struct Reference {
@@ -47,6 +49,7 @@ HostBuffer<T> host_allocate(int64_t count) {
 struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
+    bool bf16_products = false;  // matrix products round their factors to bf16 (layers/gemm_bf16_cpu.h)
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until this thread asks again. Grows, never shrinks.
@@ -79,11 +82,17 @@ HostBuffer<T> allocate(Device&, int64_t count) {
     return host_allocate<T>(count);
 }
 
-template <class Device, class T>
-void zero(Device& dev, T* x, int64_t n) {
-    const Timed timed(dev, "zero_gradients", 0, static_cast<double>(sizeof(T)) * product(n));
+template <class T>
+void zero(Reference<T>&, T* x, int64_t n) {
+    std::fill_n(x, n, T(0));
+}
+// Past the caches: what is zeroed is larger than they are, and would be read first to be written. x starts on a page.
+inline void zero(Cpu& dev, float* x, int64_t n) {
+    const Timed timed(dev, "zero_gradients", 0, static_cast<double>(sizeof(float)) * product(n));
+    const int64_t whole = n - n % simd::W;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; ++i) x[i] = 0;
+    for (int64_t i = 0; i < whole; i += simd::W) simd::stream(x + i, simd::vfloat{});
+    std::fill(x + whole, x + n, 0.0f);
 }
 
 // In double, in order.

@@ -1,4 +1,4 @@
-// C (M,N) = A (M,K) · B (K,N), or +=, for any storage order of A and B: the one matrix product of the Cpu device.
+// C (M,N) = A (M,K) · B (K,N), or +=, for any storage order of A and B, in fp32 on one thread.
 //
 // A tile of MR x NR results lives in registers while K goes by; each step loads NV vectors of B and broadcasts MR
 // values of A for MR * NV multiply-adds. With AVX-512, MR 8, NV 3: 24 accumulators, 3 of B and 1 of A fill 28 of 32
@@ -8,8 +8,7 @@
 //   B's copy of KC x NC (384 * 480 * 4 B = 720 KiB), in panels of NR columns, stays in L2.
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
-// Each thread computes its own rectangle of C with its own copies: nothing is shared, there are no barriers. An
-// element's sum runs over K in an order that depends on K only, so its bits do not depend on the number of threads.
+// An element's sum runs over K in an order that depends on K only.
 #pragma once
 
 #include <algorithm>
@@ -202,36 +201,5 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
 struct NoEpilogue {
     void operator()(int64_t, int64_t, int64_t) const {}
 };
-
-// How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
-// The least of what one thread has to do: its products, and copying its columns of B and, for each block of them, its
-// rows of a k_first A, where copying a value takes as long as some 20 multiply-adds of a vector lane.
-inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, bool copies_a) {
-    int64_t best = 1, least = 0;
-    for (int64_t across = 1; across <= threads; ++across) {
-        if (threads % across) continue;
-        const int64_t rows = ceil_div(ceil_div(M, MR), threads / across) * MR,
-                      columns = ceil_div(ceil_div(N, NR), across) * NR;
-        const int64_t work = rows * columns + 20 * (columns + (copies_a ? rows * ceil_div(columns, NC) : 0));
-        if (across == 1 || work < least) best = across, least = work;
-    }
-    return best;
-}
-
-// C (M,N) = A · B, += with `accumulate`; then the epilogue. row_sums (M) += A's sums over k (k_first only), if not
-// null.
-template <Order A, Order B, class Epilogue = NoEpilogue>
-void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue = {}, float* row_sums = nullptr) {
-#pragma omp parallel
-    {
-        const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-        const int64_t across = threads_across(threads, M, N, A == Order::k_first);
-        const Range p = part_of(ceil_div(N, NR), across, me % across);
-        const Range t = part_of(ceil_div(M, MR), threads / across, me / across);
-        block<A, B>(cpu.scratch(scratch_floats()), {t.begin * MR, std::min(M, t.end * MR)},
-                    {p.begin * NR, std::min(N, p.end * NR)}, K, a, lda, b, ldb, c, ldc, accumulate, epilogue, row_sums);
-    }
-}
 
 }  // namespace gemm

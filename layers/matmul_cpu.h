@@ -1,9 +1,9 @@
-// Linear layers on the Cpu: each is one product (gemm_cpu.h) with what follows it done while a tile is in L1.
+// Linear layers on the Cpu: each is one product (multiply_cpu.h) with what follows it done while a tile is in L1.
 #pragma once
 
 #include "layers/gelu_cpu.h"
-#include "layers/gemm_cpu.h"
 #include "layers/matmul.h"
+#include "layers/multiply_cpu.h"
 
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,

@@ -1,0 +1,66 @@
+// The one matrix product of the Cpu device, on all threads. Each computes its own rectangle of C with its own copies:
+// nothing is shared, there are no barriers, and bits do not depend on the number of threads, since an element's sum
+// runs over K in an order that depends on K only.
+#pragma once
+
+#include "layers/gemm_bf16_cpu.h"
+#include "layers/gemm_cpu.h"
+
+namespace gemm {
+
+// How C is cut: nearly equal parts of whole tiles, and what the copies of a thread's rows and columns cost it.
+struct Cut {
+    int64_t tile_rows, tile_columns, block_columns;
+};
+
+// How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
+// The least of what one thread has to do: its products, and copying its columns of B and, for each block of them, its
+// rows of a k_first A, where copying a value takes as long as some 20 multiply-adds of a vector lane.
+inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, bool copies_a, const Cut& cut) {
+    int64_t best = 1, least = 0;
+    for (int64_t across = 1; across <= threads; ++across) {
+        if (threads % across) continue;
+        const int64_t rows = ceil_div(ceil_div(M, cut.tile_rows), threads / across) * cut.tile_rows,
+                      columns = ceil_div(ceil_div(N, cut.tile_columns), across) * cut.tile_columns;
+        const int64_t work =
+            rows * columns + 20 * (columns + (copies_a ? rows * ceil_div(columns, cut.block_columns) : 0));
+        if (across == 1 || work < least) best = across, least = work;
+    }
+    return best;
+}
+
+// What multiply() takes of each thread's scratch memory.
+inline int64_t scratch_floats([[maybe_unused]] bool bf16_products) {
+#if defined(__AVX512BF16__)
+    if (bf16_products) return gemm_bf16::scratch_floats();
+#endif
+    return scratch_floats();
+}
+
+// C (M,N) = A · B, += with `accumulate`; then the epilogue. row_sums (M) += A's sums over k (k_first only), if not
+// null. With cpu.bf16_products, A and B are rounded to bf16.
+template <Order A, Order B, class Epilogue = NoEpilogue>
+void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+              float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue = {}, float* row_sums = nullptr) {
+    const bool copies_a = A == Order::k_first;
+    const auto on_all_threads = [&](const Cut& cut, int64_t scratch, const auto& block) {
+#pragma omp parallel
+        {
+            const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+            const int64_t across = threads_across(threads, M, N, copies_a, cut);
+            const Range n = part_of(ceil_div(N, cut.tile_columns), across, me % across);
+            const Range m = part_of(ceil_div(M, cut.tile_rows), threads / across, me / across);
+            block(cpu.scratch(scratch), Range{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)},
+                  Range{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)}, K, a, lda, b, ldb, c, ldc,
+                  accumulate, epilogue, row_sums);
+        }
+    };
+#if defined(__AVX512BF16__)
+    if (cpu.bf16_products)
+        return on_all_threads({gemm_bf16::side, gemm_bf16::side, gemm_bf16::NC}, gemm_bf16::scratch_floats(),
+                              gemm_bf16::block<A, B, Epilogue>);
+#endif
+    on_all_threads({MR, NR, NC}, scratch_floats(), block<A, B, Epilogue>);
+}
+
+}  // namespace gemm
