@@ -171,7 +171,7 @@ TEST(LayerNorm, BF16IsFloatRoundedAtTheEnd) {
     }
 }
 
-// Results of 32 MiB and more are stored past the caches: the same bits as the same rows a few at a time.
+// Results of 16 MiB and more are stored past the caches: the same bits as the same rows a few at a time.
 template <class S>
 void expect_same_bits_past_the_caches(int64_t N, int64_t C, int64_t few) {
     Cpu cpu;
