@@ -102,24 +102,44 @@ inline vfloat sqrt(vfloat v) {
 #endif
 }
 
-// NaN in b wins: max(bound, x) keeps a NaN x visible.
-inline vfloat max(vfloat a, vfloat b) { return a > b ? a : b; }
-inline vfloat min(vfloat a, vfloat b) { return a < b ? a : b; }
+// NaN in b wins: max(bound, x) keeps a NaN x visible. GCC turns the comparison into a mask and a blend: two operations.
+inline vfloat max(vfloat a, vfloat b) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+inline vfloat min(vfloat a, vfloat b) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#else
+    return a < b ? a : b;
+#endif
+}
+
+// Lanes i and i ^ D change places.
+template <int D>
+inline vfloat swap_lanes(vfloat v) {
+    vint from{};
+    for (int i = 0; i < W; ++i) from[i] = i ^ D;
+    return __builtin_shuffle(v, from);
+}
 
 // Sum and largest of the lanes, always in the same order: halves onto halves.
 inline float sum(vfloat v) {
-    float lanes[W];
-    store(lanes, v);
-    for (int half = W / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    if constexpr (W > 8) v += swap_lanes<8>(v);
+    if constexpr (W > 4) v += swap_lanes<4>(v);
+    v += swap_lanes<2>(v);
+    v += swap_lanes<1>(v);
+    return v[0];
 }
 inline float max(vfloat v) {
-    float lanes[W];
-    store(lanes, v);
-    for (int half = W / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-    return lanes[0];
+    if constexpr (W > 8) v = max(v, swap_lanes<8>(v));
+    if constexpr (W > 4) v = max(v, swap_lanes<4>(v));
+    v = max(v, swap_lanes<2>(v));
+    v = max(v, swap_lanes<1>(v));
+    return v[0];
 }
 
 // Lanes of b whose number lacks bit D change places with lanes of a whose number has it.
@@ -151,15 +171,41 @@ inline void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in
     for (int i = 0; i < W; ++i) store(out + i * ld_out, rows[i]);
 }
 
+// x * 2^n for whole numbers n from -151 to 129. Denormal results come out rounded, not flushed.
+inline vfloat times_two_to(vfloat x, vfloat n) {
+#if defined(__AVX512F__)
+    return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)x, (__m512)n);
+#else
+    const vint i = __builtin_convertvector(n, vint), half = i >> 1;  // in two factors, as 2^-151 is none
+    return x * (vfloat)((half + 127) << 23) * (vfloat)((i - half + 127) << 23);
+#endif
+}
+
+constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, subtracting it shows it
+
+// 2^x to 1.25 ulp (tested over all floats' exponents), 0 below -150, inf from 128 on, NaN stays NaN.
+// x = n + r with |r| <= 1/2; 2^r by its minimax polynomial of degree 6.
+inline vfloat exp2(vfloat x) {
+#if defined(__AVX512DQ__)
+    const vfloat r = (vfloat)_mm512_maskz_reduce_ps(0xffff, (__m512)x, 0), n = x - r;  // of infinity r is 0
+#else
+    x = min(set1(129.0f), max(set1(-151.0f), x));
+    const vfloat n = x + to_integer - to_integer, r = x - n;
+#endif
+    vfloat p = set1(1.53533619e-4f);
+    p = fma(p, r, set1(1.33988744e-3f));
+    p = fma(p, r, set1(9.61843736e-3f));
+    p = fma(p, r, set1(5.55033247e-2f));
+    p = fma(p, r, set1(2.40226479e-1f));
+    p = fma(p, r, set1(6.93147203e-1f));
+    return times_two_to(fma(p, r, set1(1.0f)), n);
+}
+
 // e^x to 1.1 ulp (tested over all floats' exponents), 0 below -103.97, inf above 88.73, NaN stays NaN.
-// x = n ln2 + r with |r| <= ln2 / 2; e^r by its minimax polynomial of degree 6; 2^n in two factors, so that
-// denormal results come out rounded, not flushed.
+// x = n ln2 + r with |r| <= ln2 / 2; e^r by its minimax polynomial of degree 6.
 inline vfloat exp(vfloat x) {
     x = min(set1(89.0f), max(set1(-104.0f), x));
-    const vfloat magic = set1(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
-    const vfloat shifted = fma(x, set1(1.44269504f), magic);
-    const vfloat n = shifted - magic;
-    const vint i = (vint)shifted - (vint)magic;
+    const vfloat n = fma(x, set1(1.44269504f), set1(to_integer)) - to_integer;
     vfloat r = fma(n, set1(-0.693359375f), x);
     r = fma(n, set1(2.12194440e-4f), r);
     vfloat p = set1(1.37805939e-3f);
@@ -167,13 +213,10 @@ inline vfloat exp(vfloat x) {
     p = fma(p, r, set1(4.16695364e-2f));
     p = fma(p, r, set1(1.66664720e-1f));
     p = fma(p, r, set1(4.99999851e-1f));
-    p = fma(p * r, r, r) + 1.0f;
-    const vint half = i >> 1;
-    const vfloat scale1 = (vfloat)((half + 127) << 23), scale2 = (vfloat)((i - half + 127) << 23);
-    return p * scale1 * scale2;
+    return times_two_to(fma(p * r, r, r) + 1.0f, n);
 }
 
-// 1 / (1 + e^-x)
+// 1 / (1 + e^-x) to 2.5 ulp: three roundings in a row, e^x's 1.1 ulp, the sum's and the quotient's.
 inline vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
 
 }  // namespace simd

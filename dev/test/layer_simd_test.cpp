@@ -28,18 +28,21 @@ double ulps(float value, double exact) {
     return std::abs(static_cast<double>(value) - exact) / std::ldexp(1.0, exponent - 23);
 }
 
-double worst_exp(const std::vector<float>& inputs) {
+using Function = vfloat (*)(vfloat);
+
+double worst(Function function, double (*exact)(double), const std::vector<float>& inputs) {
     double worst = 0;
     for (size_t i = 0; i + W <= inputs.size(); i += W) {
-        const vfloat y = simd::exp(simd::load(inputs.data() + i));
+        const vfloat y = function(simd::load(inputs.data() + i));
         for (int j = 0; j < W; ++j) {
-            const double exact = std::exp(static_cast<double>(inputs[i + static_cast<size_t>(j)])),
-                         error = ulps(y[j], exact);
+            const double error = ulps(y[j], exact(static_cast<double>(inputs[i + static_cast<size_t>(j)])));
             if (!(error <= worst)) worst = error;
         }
     }
     return worst;
 }
+double worst_exp(const std::vector<float>& inputs) { return worst(simd::exp, std::exp, inputs); }
+double worst_exp2(const std::vector<float>& inputs) { return worst(simd::exp2, std::exp2, inputs); }
 
 TEST(Simd, ExpIsWithinItsErrorOverAllExponents) {
     std::vector<float> inputs;
@@ -65,6 +68,33 @@ TEST(Simd, ExpRoundsDenormalResults) {
     EXPECT_EQ(simd::exp(simd::set1(-103.0f))[0], std::numeric_limits<float>::denorm_min());
 }
 
+TEST(Simd, Exp2IsWithinItsErrorOverAllExponents) {
+    std::vector<float> inputs;
+    for (uint32_t bits = 0; bits < 0x7f800000; bits += 1009)
+        for (const uint32_t sign : {0u, 0x80000000u}) {
+            const float x = std::bit_cast<float>(bits | sign);
+            if (x > -149.9f && x < 128.0f) inputs.push_back(x);
+        }
+    ASSERT_GT(inputs.size(), 2'000'000u);
+    EXPECT_LE(worst_exp2(inputs), 1.25);
+}
+
+TEST(Simd, Exp2IsWithinItsErrorWhereItsValuesAre) {
+    std::vector<float> inputs;
+    for (double x = -149.9; x < 127.999; x += 1.0 / 9973) inputs.push_back(static_cast<float>(x));
+    EXPECT_LE(worst_exp2(inputs), 1.25);
+}
+
+TEST(Simd, Exp2AtItsEnds) {
+    const auto at = [](float x) { return simd::exp2(simd::set1(x))[W - 1]; };
+    for (int n = -149; n < 128; ++n) EXPECT_EQ(at(static_cast<float>(n)), std::ldexp(1.0f, n)) << n;
+    EXPECT_EQ(at(-0.0f), 1.0f);
+    for (const float x : {-151.0f, -152.0f, -1e4f, -1e30f, std::numeric_limits<float>::lowest(), -inf})
+        EXPECT_EQ(at(x), 0.0f) << x;
+    for (const float x : {128.0f, 129.0f, 1e4f, 1e30f, inf}) EXPECT_EQ(at(x), inf) << x;
+    EXPECT_TRUE(std::isnan(at(nan32)));
+}
+
 TEST(Simd, ExpAtItsEnds) {
     const auto at = [](float x) {
         const vfloat y = simd::exp(simd::set1(x));
@@ -88,6 +118,14 @@ TEST(Simd, ExpKeepsLanesApart) {
     EXPECT_EQ(y[1], 0.0f);
     EXPECT_TRUE(std::isnan(y[W - 1]));
     EXPECT_LE(ulps(y[2], std::exp(1.0)), 1.1);
+}
+
+TEST(Simd, SigmoidIsWithinItsError) {
+    std::vector<float> inputs;
+    for (double x = -87; x < 88; x += 1.0 / 9973) inputs.push_back(static_cast<float>(x));
+    EXPECT_LE(worst(
+                  simd::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, inputs),
+              2.5);
 }
 
 TEST(Simd, SigmoidFollowsExp) {
