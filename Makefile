@@ -27,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders format check-format clean help
+.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders format check-format check-cuda clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -66,6 +66,9 @@ format: ## bring the sources into the project's format
 
 check-format:
 	clang-format --dry-run -Werror $(SOURCES)
+
+check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test them on one if there is one
+	@scripts/check_cuda.sh
 
 clean: ## remove what was built; data/ and out/ stay
 	rm -rf build dev/build train_gpt2 test_gpt2

@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
     }
 }
 
-// Up to 32 values of a row in each thread's registers.
+// Up to 32 values of a row in each thread's registers. Single values (V = 1) take more registers, for their addresses:
+// 16 warps of them would spill, so their long rows are read again instead.
 template <bool CENTERED, bool RESIDUAL, class T>
 void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean, float* rstd, const T* inp,
                   const T* branch, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
@@ -121,7 +122,8 @@ void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean,
     const auto launch_for = [&]<int V>() {
         if (C <= 1024) return launch.template operator()<1, V, 32 / V>();
         if (C <= 4096) return launch.template operator()<4, V, 32 / V>();
-        if (C <= 16384) return launch.template operator()<16, V, 32 / V>();
+        constexpr int K = V > 1 ? 32 / V : 0;
+        if (C <= 512 * V * K) return launch.template operator()<16, V, K>();
         launch.template operator()<16, V, 0>();
     };
     if (can_pack<T>(C, residual, out, inp, branch, weight, bias))

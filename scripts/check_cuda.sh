@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Compiles the CUDA kernels, as their tests use them, for NVIDIA GPUs: without a warning, without a register spilled or
+# an array in local memory. Runs the tests too where there is a GPU. Ends with "N passed, N failed[, N skipped]".
+#   scripts/check_cuda.sh [ARCHITECTURE...]     sm_80 and sm_90 unless given
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+if [ ! -x "$nvcc" ]; then
+    echo "check_cuda.sh: no nvcc here (CUDA Toolkit 12 or newer): kernels were not compiled for a GPU"
+    echo '0 passed, 0 failed, 1 skipped'
+    exit
+fi
+out=build/cuda
+mkdir -p $out
+flags=(-std=c++20 -O3 -I. -x cu -Werror all-warnings -Xptxas -v -Xcompiler -fopenmp,-Wall,-Wextra
+    -diag-suppress 1675) # 1675: GCC's pragmas in the CPU's headers
+for arch in "${@:-sm_80 sm_90}"; do
+    for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
+done
+gpu=$(nvidia-smi -L 2>/dev/null | head -n 1)
+
+passed=0 failed=0 skipped=0
+check() { # what, command
+    local what=$1
+    shift
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok   $what"
+        return 0
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what"
+        grep -v '^ptxas info' "$out/log" | head -n 40
+        return 1
+    fi
+}
+# From ptxas' report on each kernel: how many there are, the most registers, and those with something in local memory.
+report() { # log
+    awk '/Compiling entry function/ { name = $0; sub(/.*function /, "", name); kernels++ }
+         /bytes stack frame/ && ($1 + $5 + $9 > 0) { print "  " name ": " $0; bad = 1 }
+         match($0, /Used [0-9]+/) { n = substr($0, RSTART + 5, RLENGTH - 5) + 0; if (n > most) most = n }
+         END { print "  " kernels " kernels, at most " most " registers"; exit bad || !kernels }' "$1"
+}
+
+for test in dev/test/cuda_*_test.cpp; do
+    name=$(basename "$test" .cpp)
+    [ "$name" != cuda_emulator_test ] || continue # of the emulator itself
+    check "$name compiles" "$nvcc" -t 2 "${flags[@]}" -c "$test" -o "$out/$name.o" || continue
+    tr -d "'" <"$out/log" | c++filt >"$out/$name.log"
+    check "$name: nothing in local memory" report "$out/$name.log"
+    tail -n 1 "$out/log"
+    check "$name links" "$nvcc" "$out/$name.o" -lgtest_main -lgtest -lgomp -o "$out/$name" || continue
+    if [ -n "$gpu" ]; then
+        check "$name runs on $gpu" "$out/$name"
+    else
+        skipped=$((skipped + 1))
+        echo "skip $name: no GPU here to run it on"
+    fi
+done
+echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
+[ $failed = 0 ]
