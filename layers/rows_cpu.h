@@ -75,11 +75,12 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
 
 // Calls visit(row, s1, s2) for every row; it adds the row's share to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2
 // (C) += the s2 of all rows; either may be null. Rows are cut into at most 64 runs by N alone, each with its own s1 and
-// s2; the runs' sums are added in order.
+// s2; the runs' sums are added in order. A run has 32 rows or more, or its own sums would cost as much as the rows:
+// with 8 instead, layernorm's backward is a third slower for 256 rows of 768.
 template <class S, class Visit>
 void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
     using namespace simd;
-    const int64_t rows = std::max<int64_t>(8, (N + 63) / 64), runs = (N + rows - 1) / rows;
+    const int64_t rows = std::max<int64_t>(32, (N + 63) / 64), runs = (N + rows - 1) / rows;
     const int64_t stride = (C + W - 1) / W * W;
     float* const partial = dev.shared(runs * 2 * stride);
 #pragma omp parallel
