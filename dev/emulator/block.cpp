@@ -1,10 +1,7 @@
 #include "dev/emulator/block.h"
 
 #include <omp.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <ucontext.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdarg>
@@ -59,49 +56,6 @@ void Block::fail_at(const void* address, const void* pc) {
         fail(*current, nullptr, pc, "access through a null pointer (address %p)", address);
     fail(*current, nullptr, pc, "access to %p, which is neither device nor shared memory nor the thread's own",
          address);
-}
-
-// --- faults: an address that nothing is mapped at, as in a guard page, ends the launch, not the program
-static void on_fault(int signal_number, siginfo_t* info, void* context) {
-    if (!running || !running->current) {
-        signal(signal_number, SIG_DFL);  // a fault of the host's own: happens again, and ends the program
-        return;
-    }
-    const void* pc = nullptr;
-#if defined(__x86_64__)
-    pc = reinterpret_cast<const void*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP] + 1);
-#elif defined(__aarch64__)
-    pc = reinterpret_cast<const void*>(static_cast<ucontext_t*>(context)->uc_mcontext.pc + 1);
-#endif
-    const char* const p = static_cast<const char*>(info->si_addr);
-    if (info->si_code == SI_KERNEL) running->fail(*running->current, nullptr, pc, "misaligned access");
-    if (in_dynamic_shared(p))
-        running->fail(*running->current, nullptr, pc,
-                      "access out of bounds: at byte %td of dynamic shared memory of %zu bytes", p - running->dynamic,
-                      running->launch->dynamic_shared);
-    static thread_local std::string what;  // not on a stack that is abandoned
-    what = allocation_fault(p, 1);
-    if (find_allocation(p)) running->fail(*running->current, nullptr, pc, "access %s", what.c_str());
-    running->fail_at(p, pc);
-}
-
-static void catch_faults() {
-    static thread_local stack_t stack{};  // a fiber's own may have overflowed
-    if (!stack.ss_sp) {
-        stack.ss_size = 64 * 1024;
-        stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        sigaltstack(&stack, nullptr);
-    }
-    forget_frames(stack.ss_sp, stack.ss_size);
-    static std::once_flag once;
-    std::call_once(once, [] {
-        struct sigaction action {};
-        action.sa_sigaction = on_fault;
-        // NODEFER: the handler is left by a switch of fibers, not by returning
-        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-        sigaction(SIGSEGV, &action, nullptr);
-        sigaction(SIGBUS, &action, nullptr);
-    });
 }
 
 // --- a block

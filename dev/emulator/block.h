@@ -74,6 +74,8 @@ private:
 
 // The block that this OS thread runs at the moment, or null.
 extern thread_local Block* running;
+// From now on, faults of this OS thread's kernels are reported.
+void catch_faults();
 // Whether p points into what surrounds its dynamic shared memory, or into that.
 bool in_dynamic_shared(const char* p);
 

@@ -4,8 +4,10 @@
 //   fiber.h    each thread of a block is a fiber; they run in a shuffled order, from one synchronisation to the next
 //   block.h    a grid, its blocks, barriers, what the lanes of a warp do together, and how a launch fails
 //   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN
+//   faults.cpp addresses that nothing is mapped at
 //   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
-// A launch runs to its end before it returns: streams and events are in order by themselves.
+// A launch runs to its end before it returns: streams and events are in order by themselves, and what a host forgets to
+// wait for goes unnoticed. Blocks that wait for each other are not for it: a fence orders nothing here.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +30,7 @@
 #define EMULATOR_JOIN_(a, b) a##b
 #define EMULATOR_JOIN(a, b) EMULATOR_JOIN_(a, b)
 // One block runs on one OS thread, so a thread_local is shared by its fibers. The red zone before it is also how
-// memory.cpp knows shared memory from other thread_locals.
+// memory.cpp knows shared memory from other thread_locals; so each variable needs a declaration of its own.
 #define __shared__                                                                                          \
     static thread_local __attribute__((used)) char EMULATOR_JOIN(emulator_red_zone_, __COUNTER__)[64] = {}; \
     static thread_local
@@ -54,6 +56,7 @@ enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 using cudaStream_t = struct EmulatedStream*;
+using cudaEvent_t = struct EmulatedEvent*;
 
 namespace emulator {
 
@@ -225,6 +228,10 @@ inline cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_
 inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) { return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 // A small one, so that small tests have more work than fits it at once.
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 2, cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }

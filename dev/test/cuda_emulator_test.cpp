@@ -436,6 +436,24 @@ TEST(Emulator, BadLaunches) {
                   {"1048576 bytes of dynamic shared memory"});
 }
 
+// A stream waits for another's event: the copy finds what the kernel wrote.
+TEST(Emulator, StreamsAndEventsAreInOrder) {
+    cudaStream_t first, second;
+    cudaEvent_t written;
+    cuda_check(cudaStreamCreate(&first), "stream"), cuda_check(cudaStreamCreate(&second), "stream");
+    cuda_check(cudaEventCreate(&written), "event");
+    const auto in = on_device(count_from_one(64)), out = on_device(std::vector<float>(1));
+    float sum = 0;
+    LAUNCH(tree_sum<Without::nothing>, 1, 64, 0, first, out.get(), in.get());
+    cuda_check(cudaEventRecord(written, first), "event");
+    cuda_check(cudaStreamWaitEvent(second, written), "event");
+    cuda_check(cudaMemcpyAsync(&sum, out.get(), sizeof sum, cudaMemcpyDeviceToHost, second), "copy");
+    cuda_check(cudaStreamSynchronize(second), "stream");
+    EXPECT_EQ(sum, 2080);
+    cuda_check(cudaEventDestroy(written), "event");
+    cuda_check(cudaStreamDestroy(first), "stream"), cuda_check(cudaStreamDestroy(second), "stream");
+}
+
 TEST(Emulator, TheRuntimesErrors) {
     const auto x = on_device(std::vector<float>(10));
     float host[20] = {};
