@@ -2,10 +2,10 @@
 // its T x T scores only one block of ROWS queries x KEYS keys exists at a time.
 //
 // With AVX-512 and hs = 64: a block of scores is 96 x 208 floats (78 KiB), the block's queries and its sums 24 KiB
-// each: they stay in L2 (the backward: twice the scores, 6 times 24 KiB). In a product, one panel of 32 keys (8 KiB)
+// each: they stay in L2 (the backward: twice the scores, 5 times 24 KiB). In a product, one panel of 32 keys (8 KiB)
 // and the scores or queries of a tile's 12 rows (3 to 9 KiB) stay in L1. A block of scores costs 96 * 192 * 64
-// multiply-adds a product, 37 k cycles at two vectors a cycle; its softmax is 12 operations a vector, 7 k. Copies of
-// keys and values, packed once as their block comes up, are all that grows with T.
+// multiply-adds a product, 37 k cycles at two vectors a cycle; its softmax is 12 operations a vector, 7 k. All that
+// grows with T are copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
 //
 // Nothing right of the diagonal is computed but for what tiles overlap: a tile's sums over keys end (over queries:
 // begin) where all of its rows see them, and triangle() adds the rest. So NaN reaches only those who see it.
