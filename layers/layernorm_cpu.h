@@ -21,7 +21,7 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
             const vfloat v = load_n(inp + at + c, n);
             return Residual ? rounded<S>(v + load_n(add + c, n)) : v;
         };
-        const Ahead next(inp + at, C, short_row), next_add(add, C, short_row);
+        const Ahead next(inp + at, C, short_row), next_add(Residual ? add : inp + at, C, short_row);
 
         vfloat total[4]{};
         each_vector(C, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
@@ -50,6 +50,47 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
         mean[row] = m;
         rstd[row] = r;
     }
+}
+
+// R neighbouring rows, which share the loads of weight and the sums dw (C) and db (C), +=.
+template <int R, class S>
+void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, const S* weight, const float* mean,
+                   const float* rstd, const S* dresidual, int64_t row, int64_t C, bool past) {
+    using namespace simd;
+    const S *x = inp + row * C, *dy = dout + row * C;
+    const auto norm = [=](int64_t i, int64_t c, int64_t n) {
+        return (load_n(x + i * C + c, n) - mean[row + i]) * rstd[row + i];
+    };
+    float mean_dnorm[R], mean_dnorm_norm[R];
+    for (int i = 0; i < R; ++i) {
+        const Ahead next_x(x + (R - 1 + i) * C, C, true), next_dy(dy + (R - 1 + i) * C, C, true);
+        vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next_x.first(c, k), next_dy.first(c, k);
+            const vfloat w = weight ? load_n(weight + c, n) : set1(1.0f), d = load_n(dy + i * C + c, n) * w;
+            sum_dnorm[k] += d;
+            sum_dnorm_norm[k] = fma(d, norm(i, c, n), sum_dnorm_norm[k]);
+        });
+        mean_dnorm[i] = sum(sum_dnorm) / static_cast<float>(C);
+        mean_dnorm_norm[i] = sum(sum_dnorm_norm) / static_cast<float>(C);
+    }
+    each_vector(C, [&](int64_t c, int64_t n, int k) {
+        const vfloat w = weight ? load_n(weight + c, n) : set1(1.0f);
+        vfloat dweight = load_n(dw + c, n), dbias = load_n(db + c, n);
+#pragma GCC unroll 2
+        for (int i = 0; i < R; ++i) {
+            const Ahead next_x(x + (R - 1 + i) * C, C, true), next_dy(dy + (R - 1 + i) * C, C, true);
+            next_x.second(c, k), next_dy.second(c, k);
+            const int64_t at = (row + i) * C + c;
+            const vfloat d = load_n(dout + at, n), xn = norm(i, c, n);
+            dweight = fma(d, xn, dweight);
+            dbias += d;
+            if (!dinp) continue;
+            const vfloat dx = rstd[row + i] * (d * w - mean_dnorm[i] - xn * mean_dnorm_norm[i]);
+            store_row(dinp + at, dresidual ? load_n(dresidual + at, n) + dx : dx, n, past);
+        }
+        store_n(dw + c, dweight, n), store_n(db + c, dbias, n);
+    });
 }
 
 }  // namespace layernorm_cpu
@@ -81,33 +122,14 @@ void layernorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_ident
                         const std::type_identity_t<S>* weight, const float* mean, const float* rstd,
                         const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
     const Timed timed(dev, "layernorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * product(N, C));
-    using namespace simd;
     const bool past = past_caches(dinp, N, C);
-    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {
-        const S *x = inp + row * C, *dy = dout + row * C;
-        const float m = mean[row], r = rstd[row];
-        const Ahead next_x(x, C, true), next_dy(dy, C, true);
-        const auto norm = [=](int64_t c, int64_t n) { return (load_n(x + c, n) - m) * r; };
-        const auto dnorm = [=](vfloat d, int64_t c, int64_t n) { return weight ? d * load_n(weight + c, n) : d; };
-
-        vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next_x.first(c, k), next_dy.first(c, k);
-            const vfloat d = dnorm(load_n(dy + c, n), c, n);
-            sum_dnorm[k] += d;
-            sum_dnorm_norm[k] = fma(d, norm(c, n), sum_dnorm_norm[k]);
-        });
-        const float mean_dnorm = sum(sum_dnorm) / static_cast<float>(C);
-        const float mean_dnorm_norm = sum(sum_dnorm_norm) / static_cast<float>(C);
-
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next_x.second(c, k), next_dy.second(c, k);
-            const vfloat d = load_n(dy + c, n), xn = norm(c, n);
-            store_n(dw + c, fma(d, xn, load_n(dw + c, n)), n);
-            store_n(db + c, load_n(db + c, n) + d, n);
-            if (!dinp) return;
-            const vfloat dx = r * (dnorm(d, c, n) - mean_dnorm - xn * mean_dnorm_norm);
-            store_row(dinp + row * C + c, dresidual ? load_n(dresidual + row * C + c, n) + dx : dx, n, past);
-        });
+    const auto rows = [=]<int R>(int64_t row, float* dw, float* db) {
+        layernorm_cpu::backward_rows<R, S>(dinp, dw, db, dout, inp, weight, mean, rstd, dresidual, row, C, past);
+    };
+    const bool pairs = C >= 4096;  // shorter rows have dw and db in L1 anyway; 8 % faster for 8192
+    sum_over_runs(dev, N, C, dweight, dbias, [=](int64_t begin, int64_t end, float* dw, float* db) {
+        int64_t row = begin;
+        for (; pairs && row + 2 <= end; row += 2) rows.template operator()<2>(row, dw, db);
+        for (; row < end; ++row) rows.template operator()<1>(row, dw, db);
     });
 }

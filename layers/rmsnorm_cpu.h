@@ -21,7 +21,7 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
             const vfloat v = load_n(inp + at + c, n);
             return Residual ? rounded<S>(v + load_n(add + c, n)) : v;
         };
-        const Ahead next(inp + at, C, short_row), next_add(add, C, short_row);
+        const Ahead next(inp + at, C, short_row), next_add(Residual ? add : inp + at, C, short_row);
         vfloat parts[4]{};
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.first(c, k);
