@@ -108,8 +108,8 @@ $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 $(B)/norm_experiment: $(B)/dev/norm_experiment/experiment.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
-# LayerNorm and RMSNorm against PyTorch's numbers, tensor by tensor: layernorm_check dev/layernorm/state.safetensors
-$(B)/layernorm_check: $(B)/dev/layernorm/check.o $(IO) $(LAYERS)
+# LayerNorm and RMSNorm: against PyTorch's numbers, by themselves, and measured (dev/layernorm/README.md).
+$(addprefix $(B)/layernorm_,check example measure): $(B)/layernorm_%: $(B)/dev/layernorm/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
 $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)

@@ -1,0 +1,105 @@
+// The measured numbers of dev/layernorm/README.md: layernorm_measure > dev/layernorm/results.csv
+// Speeds at several widths, each beside a streaming copy of as many values, in turn; and what keeping more or less for
+// the backward costs. Rows of the CSV: work, rows, channels, the median's milliseconds, GB/s, MiB kept.
+#include <cstdio>
+#include <functional>
+
+#include "dev/layernorm/trade.h"
+#include "layers/peak_cpu.h"
+#include "layers/rmsnorm_cpu.h"
+
+namespace {
+
+struct Work {
+    const char* name;
+    double bytes;  // of memory that has to be read and written, a value
+    std::function<void()> run;
+    double kept_mib = 0;
+};
+
+void report(const std::vector<Work>& works, int64_t N, int64_t C) {
+    std::vector<std::vector<double>> seconds(works.size());
+    for (int round = 0; round < 30; ++round)
+        for (size_t i = 0; i < works.size(); ++i) {
+            const double start = seconds_now();
+            works[i].run();
+            if (round > 0) seconds[i].push_back(seconds_now() - start);
+        }
+    for (size_t i = 0; i < works.size(); ++i)
+        std::printf("%s,%lld,%lld,%.4f,%.2f,%.2f\n", works[i].name, static_cast<long long>(N),
+                    static_cast<long long>(C), median(seconds[i]) * 1e3,
+                    works[i].bytes * product(N, C) / median(seconds[i]) / 1e9, works[i].kept_mib);
+    std::fflush(stdout);
+}
+
+void measure(int64_t N, int64_t C) {
+    const auto make = [](int64_t n) {
+        auto x = host_allocate<float>(n);
+        for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(i * 7919 % 1009) / 500 - 1;
+        return x;
+    };
+    const auto inp = make(N * C), branch = make(N * C), dout = make(N * C), out = make(N * C), second = make(N * C);
+    const auto weight = make(C), bias = make(C), dweight = make(C), dbias = make(C), mean = make(N), rstd = make(N);
+    Cpu dev;
+    const Work copy{"copy", 8, [&] {
+#pragma omp parallel for schedule(static)
+                        for (int64_t i = 0; i < N * C; i += simd::W)
+                            simd::stream(out.get() + i, simd::load(inp.get() + i));
+                    }};
+    report({copy,
+            {"layernorm forward", 8,
+             [&] {
+                 layernorm_forward(dev, out.get(), mean.get(), rstd.get(), inp.get(), weight.get(), bias.get(), N, C);
+             }},
+            {"layernorm backward", 12,
+             [&] {
+                 layernorm_backward(dev, out.get(), dweight.get(), dbias.get(), dout.get(), inp.get(), weight.get(),
+                                    mean.get(), rstd.get(), nullptr, N, C);
+             }},
+            {"residual + layernorm forward", 16,
+             [&] {
+                 residual_layernorm_forward(dev, second.get(), out.get(), mean.get(), rstd.get(), inp.get(),
+                                            branch.get(), weight.get(), bias.get(), N, C);
+             }},
+            {"rmsnorm forward", 8, [&] { rmsnorm_forward(dev, out.get(), rstd.get(), inp.get(), weight.get(), N, C); }},
+            {"rmsnorm backward", 12,
+             [&] {
+                 rmsnorm_backward(dev, out.get(), dweight.get(), dout.get(), inp.get(), weight.get(), rstd.get(),
+                                  nullptr, N, C);
+             }}},
+           N, C);
+    if (C != 768) return;
+
+    using namespace layernorm_trade;
+    using enum Keep;
+    const double rows = static_cast<double>(N) * 4 / (1 << 20), all = rows * static_cast<double>(C);
+    const auto works = [&]<Keep keep>(const char* forwards, const char* backwards, double mib) {
+        return std::vector<Work>{{forwards, keep == norm ? 12.0 : 8.0,
+                                  [&] {
+                                      forward<keep>(out.get(), second.get(), mean.get(), rstd.get(), inp.get(),
+                                                    weight.get(), bias.get(), N, C);
+                                  },
+                                  mib},
+                                 {backwards, 12.0,
+                                  [&] {
+                                      backward<keep>(dev, out.get(), dweight.get(), dbias.get(), dout.get(),
+                                                     keep == norm ? second.get() : inp.get(), weight.get(), mean.get(),
+                                                     rstd.get(), N, C);
+                                  },
+                                  mib}};
+    };
+    std::vector<Work> trade;
+    for (const auto& some :
+         {works.operator()<norm>("keep norm forward", "keep norm backward", all + rows),
+          works.operator()<statistics>("keep statistics forward", "keep statistics backward", 2 * rows),
+          works.operator()<nothing>("keep nothing forward", "keep nothing backward", 0)})
+        trade.insert(trade.end(), some.begin(), some.end());
+    report(trade, N, C);
+}
+
+}  // namespace
+
+int main() {
+    std::printf("work,rows,channels,ms,GB/s,MiB kept\n");
+    for (const int64_t C : {256, 512, 768, 1024, 2048, 4096, 8192}) measure((int64_t{8} << 20) / C, C);
+}

@@ -1,0 +1,89 @@
+// What the forward may leave for the backward, and what that costs: the norm itself (N·C floats), mean and rstd (2N, as
+// layers/layernorm_cpu.h does), or nothing. One kernel each way, so that nothing else differs.
+#pragma once
+
+#include "layers/layernorm_cpu.h"
+
+namespace layernorm_trade {
+
+enum class Keep { norm, statistics, nothing };
+
+struct Statistics {
+    float mean, rstd;
+};
+
+// ask(c, k) is called along the second pass.
+template <class Ask>
+Statistics statistics(const float* x, int64_t C, float eps, const Ask& ask) {
+    using namespace simd;
+    vfloat total[4]{}, squares[4]{};
+    each_vector(C, [&](int64_t c, int64_t n, int k) { total[k] += load_n(x + c, n); });
+    const float m = sum(total) / static_cast<float>(C);
+    each_vector(C, [&](int64_t c, int64_t n, int k) {
+        ask(c, k);
+        const vfloat d = simd::first(load_n(x + c, n) - m, n);
+        squares[k] = fma(d, d, squares[k]);
+    });
+    return {m, 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps)};
+}
+
+// out (N,C) = norm * weight + bias        kept: norm (N,C) and rstd (N), or mean and rstd (N), or nothing
+template <Keep keep>
+void forward(float* out, float* norm, float* mean, float* rstd, const float* inp, const float* weight,
+             const float* bias, int64_t N, int64_t C) {
+    using namespace simd;
+    const bool past = past_caches(out, N, C);
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; ++row) {
+        const float* const x = inp + row * C;
+        const Ahead next(x, C, true);
+        const auto [m, r] = statistics(x, C, 1e-5f, [&](int64_t c, int k) { next.first(c, k); });
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next.second(c, k);
+            const vfloat v = (load_n(x + c, n) - m) * r;
+            if (keep == Keep::norm) store_row(norm + row * C + c, v, n, past);
+            store_row(out + row * C + c, v * load_n(weight + c, n) + load_n(bias + c, n), n, past);
+        });
+        if (keep == Keep::statistics) mean[row] = m;
+        if (keep != Keep::nothing) rstd[row] = r;
+    }
+}
+
+// dinp (N,C) =, dweight, dbias (C) +=, as layernorm_backward. kept (N,C) is the norm, or else inp.
+template <Keep keep>
+void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* kept,
+              const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
+    using namespace simd;
+    const bool past = past_caches(dinp, N, C);
+    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {
+        const float *x = kept + row * C, *dy = dout + row * C;
+        const Ahead next_x(x, C, true), next_dy(dy, C, true);
+        Statistics s{0, 0};
+        if (keep == Keep::nothing) s = statistics(x, C, 1e-5f, [](int64_t, int) {});
+        if (keep == Keep::statistics) s.mean = mean[row];
+        if (keep != Keep::nothing) s.rstd = rstd[row];
+        const auto norm = [=](int64_t c, int64_t n) {
+            const vfloat v = load_n(x + c, n);
+            return keep == Keep::norm ? v : (v - s.mean) * s.rstd;
+        };
+        vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next_x.first(c, k), next_dy.first(c, k);
+            const vfloat d = load_n(dy + c, n) * load_n(weight + c, n);
+            sum_dnorm[k] += d;
+            sum_dnorm_norm[k] = fma(d, norm(c, n), sum_dnorm_norm[k]);
+        });
+        const float mean_dnorm = sum(sum_dnorm) / static_cast<float>(C);
+        const float mean_dnorm_norm = sum(sum_dnorm_norm) / static_cast<float>(C);
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            next_x.second(c, k), next_dy.second(c, k);
+            const vfloat d = load_n(dy + c, n), xn = norm(c, n);
+            store_n(dw + c, fma(d, xn, load_n(dw + c, n)), n);
+            store_n(db + c, load_n(db + c, n) + d, n);
+            const vfloat dx = s.rstd * (d * load_n(weight + c, n) - mean_dnorm - xn * mean_dnorm_norm);
+            store_row(dinp + row * C + c, dx, n, past);
+        });
+    });
+}
+
+}  // namespace layernorm_trade
