@@ -82,7 +82,7 @@ OPT  :=
 $(COLD) $(B)/dev/test/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
 $(EMULATOR): OPT := -O2
-$(B)/dev/test/cuda_%.o: OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
+$(B)/dev/test/cuda_%.o $(B)/dev/%_cuda/ladder.o: OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp
@@ -115,6 +115,22 @@ $(addprefix $(B)/layernorm_,check example measure): $(B)/layernorm_%: $(B)/dev/l
 $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
+# CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.
+NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nvcc)))
+ifneq ($(NVCC),)
+$(B)/dev/%_cuda/ladder.o: dev/%_cuda/ladder.cpp
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -std=c++20 -O3 -arch=native -I. -MMD -MP -diag-suppress 1675 -Xcompiler -fopenmp -x cu -c $< -o $@
+
+$(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(LAYERS)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) -Xcompiler -fopenmp $^ -o $@
+else
+$(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(EMULATOR) $(LAYERS)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+endif
 
 $(B)/test/ladder_test: | $(LADDERS)
 

@@ -171,8 +171,8 @@ std::vector<int32_t> Ladder::tokens(int64_t count, int64_t vocabulary) {
     return tokens;
 }
 
-void Ladder::rung(const char* name, const char* adds, std::function<void()> run) {
-    passes_.back().rungs.push_back({name, adds, std::move(run)});
+void Ladder::rung(const char* name, const char* adds, std::function<void()> run, bool same_bits) {
+    passes_.back().rungs.push_back({name, adds, std::move(run), same_bits});
 }
 
 bool Ladder::selected(const Pass& pass, const Rung& rung) const {
@@ -187,7 +187,11 @@ std::string Ladder::fault(const Pass& pass, const Rung& rung) try {
                 std::copy_n(t->start.get(), t->size, t->values.get());
             else
                 std::fill_n(t->values.get(), t->size, std::numeric_limits<float>::quiet_NaN());
+        if (accelerator_)
+            for (const Values* t : pass.results) accelerator_->upload(*t);
         rung.run();
+        if (accelerator_)
+            for (const Values* t : pass.results) accelerator_->download(*t);
     };
     attempt();
     std::vector<std::vector<float>> results;
@@ -204,13 +208,18 @@ std::string Ladder::fault(const Pass& pass, const Rung& rung) try {
         }
         results.emplace_back(t->values.get(), t->values.get() + t->size);
     }
+    if (!rung.same_bits) return "";
     const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
+    if (accelerator_)
+        accelerator_->reorder();
+    else
+        omp_set_num_threads(1);
     attempt();
     omp_set_num_threads(threads);
     for (size_t i = 0; i < results.size(); ++i)
         if (std::memcmp(results[i].data(), pass.results[i]->values.get(), results[i].size() * sizeof(float)) != 0)
-            return pass.results[i]->name + " has other bits with one thread than with " + std::to_string(threads);
+            return pass.results[i]->name + " has other bits " +
+                   (accelerator_ ? "the next time" : "with one thread than with " + std::to_string(threads));
     return "";
 } catch (const std::exception& error) {
     return error.what();
@@ -236,10 +245,15 @@ void Ladder::run_pass(const Pass& pass) {
     // Each rung and the peak after it in turn: a slow moment of the machine takes from all of them.
     std::vector<std::function<double()>> measures;
     for (const Rung* rung : rungs) {
+        if (accelerator_) {
+            measures.push_back([rung, this] { return accelerator_->seconds_a_call(rung->run); });
+            measures.push_back([this] { return accelerator_->copy_bandwidth(); });
+            continue;
+        }
         measures.push_back([rung] { return seconds_a_call(rung->run); });
         measures.push_back(peak_of(pass.work.unit));
     }
-    const std::vector<Samples> samples = check_only_ ? std::vector<Samples>() : in_turn(measures, 5);
+    const std::vector<Samples> samples = timed() ? in_turn(measures, 5) : std::vector<Samples>();
 
     for (size_t i = 0; i < rungs.size(); ++i) {
         const Rung& rung = *rungs[i];
@@ -248,7 +262,7 @@ void Ladder::run_pass(const Pass& pass) {
         std::printf("%2s %-14s %-60s %-6s", number.c_str(), rung.name.c_str(), rung.adds.c_str(), ok.c_str());
         csv_rows_ += std::string(kernel.name) + ",\"" + pass.name + "\"," + number + ",\"" + rung.name + "\"," +
                      joined(shape_) + "," + ok;
-        if (!check_only_) {
+        if (timed()) {
             const double seconds = samples[2 * i].median(), peak = samples[2 * i + 1].median();
             const double rate = pass.work.amount / seconds, gain = i ? samples[2 * i - 2].median() / seconds : 1;
             std::printf(" %9.3f ms %7.1f %-7s %5.1f %%", seconds * 1e3, rate / 1e9, unit, 100 * rate / peak);
@@ -257,6 +271,8 @@ void Ladder::run_pass(const Pass& pass) {
             std::snprintf(text, sizeof text, ",%.6g,%.6g,%s,%.6g,%.4f,%.4g", seconds, rate / 1e9, unit, peak / 1e9,
                           rate / peak, gain);
             csv_rows_ += text;
+        } else if (!check_only_) {
+            std::printf(" %9s    %7s %-7s %5s", "-", "-", unit, "-");
         }
         csv_rows_ += "\n";
         std::printf("\n");
@@ -279,12 +295,12 @@ void Ladder::run() {
     }
     if (wanted.empty())
         throw InputError("--rung: found '" + rung_ + "', expected a number or one of: " + joined(names, ", "));
-    std::printf("%s, %s %s, %d threads\n", kernel.name, shape_names().c_str(), joined(shape_).c_str(),
-                omp_get_max_threads());
+    const std::string where = accelerator_ ? accelerator_->name() : std::to_string(omp_get_max_threads()) + " threads";
+    std::printf("%s, %s %s, %s\n", kernel.name, shape_names().c_str(), joined(shape_).c_str(), where.c_str());
     for (const Pass* pass : wanted) run_pass(*pass);
     if (!csv_.empty())
         std::ofstream(csv_) << "kernel,pass,rung,name,shape,correct"
-                            << (check_only_ ? "" : ",seconds,rate,unit,peak,share,gain") << "\n"
+                            << (timed() ? ",seconds,rate,unit,peak,share,gain" : "") << "\n"
                             << csv_rows_;
 }
 
@@ -298,10 +314,10 @@ int main(int argc, char** argv) {
         Ladder ladder(argc, argv);
         climb(ladder);
         return ladder.all_correct() ? 0 : 1;
-    } catch (const InputError& error) {
-        std::fprintf(stderr, "%s: %s\n", kernel.name, error.what());
     } catch (const std::bad_alloc&) {
         std::fprintf(stderr, "%s: out of memory; pass a smaller --shape\n", kernel.name);
+    } catch (const std::exception& error) {  // bad input, or no GPU, or not enough of its memory
+        std::fprintf(stderr, "%s: %s\n", kernel.name, error.what());
     }
     return 2;
 }

@@ -50,6 +50,7 @@ public:
     operator float*() const { return values.get(); }
     float* on(Cpu&) const { return values.get(); }
     double* on(Reference<double>&) const { return exact.get(); }
+    int64_t count() const { return size; }
 
 private:
     friend class Ladder;
@@ -60,11 +61,27 @@ private:
     HostBuffer<double> exact;
 };
 
+// What rungs run on that has memory of its own: dev/ladder_cuda.h.
+class Accelerator {
+public:
+    virtual ~Accelerator() = default;
+    virtual const char* name() const = 0;
+    virtual bool has_clock() const = 0;  // else rungs are checked, not timed
+    virtual void upload(const Values& t) = 0;
+    virtual void download(const Values& t) = 0;  // after all that was launched
+    virtual void reorder() = 0;                  // runs threads in another order from here on, if it can
+    virtual double seconds_a_call(const std::function<void()>& run) = 0;
+    virtual double copy_bandwidth() = 0;  // bytes/s
+};
+
 class Ladder {
 public:
     using Results = std::vector<const Values*>;
 
     Ladder(int argc, char** argv);
+
+    // The rungs run there, not on this CPU.
+    void on(Accelerator& accelerator) { accelerator_ = &accelerator; }
 
     // The sizes, in the order of kernel.shape.
     template <size_t D>
@@ -107,7 +124,8 @@ public:
                            [layer, this] { layer(cpu_); },
                            {}});
     }
-    void rung(const char* name, const char* adds, std::function<void()> run);
+    // same_bits: on any number or order of threads.
+    void rung(const char* name, const char* adds, std::function<void()> run, bool same_bits = true);
     void production(const char* adds) { rung("production", adds, passes_.back().production); }  // layer(Cpu)
 
     void run();
@@ -117,6 +135,7 @@ private:
     struct Rung {
         std::string name, adds;
         std::function<void()> run;
+        bool same_bits;
     };
     struct Pass {
         std::string name;
@@ -134,6 +153,7 @@ private:
     bool selected(const Pass& pass, const Rung& rung) const;
     void run_pass(const Pass& pass);
     std::string fault(const Pass& pass, const Rung& rung);
+    bool timed() const { return !check_only_ && (!accelerator_ || accelerator_->has_clock()); }
 
     std::vector<int64_t> shape_;
     std::string shape_text_, rung_, csv_;
@@ -144,6 +164,7 @@ private:
     double memory_ = 0;  // bytes, of those that were available at the start
     uint64_t seed_ = 0;
     Cpu cpu_;
+    Accelerator* accelerator_ = nullptr;
     std::vector<Pass> passes_;
     std::string csv_rows_;
 };

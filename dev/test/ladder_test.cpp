@@ -18,8 +18,9 @@ struct Result {
 
 // Sizes that are no multiple of a vector, a tile or a block of rows, and more than one of each.
 const std::map<std::string, std::string> odd_shapes = {
-    {"adamw", "1003"}, {"attention", "2x77x3x20"}, {"classifier", "13x1501"}, {"embedding", "3x17x45x61"},
-    {"gelu", "13x77"}, {"global_norm", "10007"},   {"layernorm", "139x77"},   {"matmul", "29x267x45"},
+    {"adamw", "1003"},           {"attention", "2x77x3x20"}, {"classifier", "13x1501"},
+    {"embedding", "3x17x45x61"}, {"gelu", "13x77"},          {"global_norm", "10007"},
+    {"layernorm", "139x77"},     {"matmul", "29x267x45"},    {"layernorm_cuda", "11x260"},
 };
 
 class Ladders : public TestDirectory {
@@ -69,10 +70,30 @@ TEST_F(Ladders, EveryRungIsCorrectOnTheSmallestShape) {
         std::string ones = "1";
         for (const char c : shape)
             if (c == 'x') ones += "x1";
-        if (name == "layernorm") ones = "40x3";  // one row's mean, or dinp of one channel, may be 0 but for rounding
+        if (name.starts_with("layernorm"))
+            ones = "40x3";  // one row's mean, or dinp of one channel, may be 0 but for rounding
         const Result result = ladder(name, "--check --shape " + ones);
         EXPECT_EQ(result.status, 0) << result.out << result.err;
     }
+}
+
+// In the emulator rungs are right or wrong, without times; on a GPU they have both.
+TEST_F(Ladders, CudaRungsAreAllThereAndTheEmulatorSaysThatItHasNoTimes) {
+    const Result result = ladder("layernorm_cuda", "--shape 11x260 --csv '" + at("csv") + "'");
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_EQ(csv("csv").size(), 1 + 5 + 2 + 2u) << result.out;
+    const bool emulated = result.out.find("in the emulator") != std::string::npos;
+    EXPECT_NE(emulated, result.out.find("on the GPU") != std::string::npos) << result.out;
+    EXPECT_EQ(csv("csv")[0].size(), emulated ? 6u : 12u) << "times";
+    EXPECT_EQ(result.out.find(" ms ") == std::string::npos, emulated) << result.out;
+}
+
+// What a rung cannot do is said, not passed over.
+TEST_F(Ladders, CudaRungsThatCannotDoAShapeAreNamed) {
+    const Result result = ladder("layernorm_cuda", "--check --shape 5x33");
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    for (const char* name : {"warp per row", "registers"})
+        EXPECT_NE(result.out.find("left out: " + std::string(name)), std::string::npos) << result.out;
 }
 
 // seconds, rate, peak and share belong together, and a rung alone has no gain.

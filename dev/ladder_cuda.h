@@ -1,0 +1,64 @@
+// Ladders of CUDA rungs: on the GPU if nvcc compiled them, else in the emulator, which finds them right or wrong but
+// has no times to compare.
+#pragma once
+
+#include <map>
+
+#include "dev/ladder.h"
+#include "layers/cuda_common.cuh"
+
+class CudaLadder : public Accelerator {
+public:
+    Cuda dev;
+
+    // Device memory for t; where it is new, with the values that t has now.
+    float* memory(const Values& t) {
+        CudaBuffer<float>& buffer = memory_[&t];
+        if (!buffer) {
+            buffer = cuda_allocate<float>(t.count());
+            upload(t);
+        }
+        return buffer.get();
+    }
+    void upload(const Values& t) override { to_device(dev, memory(t), static_cast<const float*>(t), t.count()); }
+    void download(const Values& t) override {
+        const std::vector<float> values = to_host(dev, memory(t), t.count());
+        std::copy(values.begin(), values.end(), static_cast<float*>(t));
+    }
+
+#ifdef __CUDACC__
+    const char* name() const override { return "on the GPU"; }
+    bool has_clock() const override { return true; }
+    void reorder() override {}
+    double seconds_a_call(const std::function<void()>& run) override {
+        constexpr int calls = 10;  // so that waiting for the last one takes little of the time
+        return ::seconds_a_call([&] {
+                   for (int i = 0; i < calls; ++i) run();
+                   cuda_check(cudaStreamSynchronize(dev.stream), "the rung");
+               }) /
+               calls;
+    }
+    double copy_bandwidth() override {
+        constexpr int64_t count = int64_t{1} << 25;  // 128 MiB from, 128 MiB to: beyond any cache
+        if (!copy_) copy_ = cuda_allocate<float>(2 * count);
+        constexpr size_t bytes = count * sizeof(float);
+        return 2 * static_cast<double>(bytes) / seconds_a_call([&] {
+                   cuda_check(
+                       cudaMemcpyAsync(copy_.get(), copy_.get() + count, bytes, cudaMemcpyDeviceToDevice, dev.stream),
+                       "copy");
+               });
+    }
+#else
+    const char* name() const override { return "in the emulator: right or wrong, without times"; }
+    bool has_clock() const override { return false; }
+    void reorder() override { ++emulator::seed; }
+    double seconds_a_call(const std::function<void()>&) override {
+        throw std::logic_error("the emulator has no times");
+    }
+    double copy_bandwidth() override { throw std::logic_error("the emulator has no times"); }
+#endif
+
+private:
+    std::map<const Values*, CudaBuffer<float>> memory_;
+    CudaBuffer<float> copy_;
+};
