@@ -32,9 +32,7 @@
 namespace {
 
 std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep, bool bf16_products) {
-    Cpu cpu;
-    cpu.bf16_products = bf16_products;
-    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
+    return std::make_unique<GPT2<Cpu>>(Cpu(bf16_products), config, B, T, keep);
 }
 
 // The mean loss over some windows of a stream, `batch` windows of equal length at a time.

@@ -13,12 +13,13 @@ double peak_memory() {
     return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
-void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = Keep::training) {
+void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = Keep::training,
+              bool bf16_products = false) {
     const std::string name = "step " + s.name + option;
     table.group(name, {""}, [&] {
         std::deque<PyTorch> processes;
         std::vector<Rival> rivals;
-        if (table.pytorch() && keep == Keep::training)
+        if (table.pytorch() && option.empty())
             for (const char* mode : {"eager", "compile"}) {
                 processes.emplace_back(omp_get_max_threads());
                 const GPT2Config& c = s.config;
@@ -27,7 +28,7 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
                     work += " " + std::to_string(size);
                 if (processes.back().prepare(mode, work)) rivals.push_back({&processes.back(), mode, true});
             }
-        Training training(s, keep);
+        Training training(s, keep, bf16_products);
         training.step();
         table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory()}, rivals);
     });
@@ -37,6 +38,9 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
 
 void step_rows(BenchTable& table) {
     step_row(table, steps::short_124M);
+    if (gemm_bf16::available)
+        for (const Step& s : {steps::short_124M, steps::long_124M, steps::nanogpt_gpu, steps::tiny})
+            step_row(table, s, " --matmul bf16", Keep::training, true);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {
         step_row(table, s);
         step_row(table, s, " --recompute gelu", Keep::recompute_gelu);

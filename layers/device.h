@@ -49,7 +49,9 @@ HostBuffer<T> host_allocate(int64_t count) {
 struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
-    bool bf16_products = false;  // matrix products round their factors to bf16 (layers/gemm_bf16_cpu.h)
+    bool bf16_products;          // matrix products round their factors to bf16 (layers/gemm_bf16_cpu.h)
+
+    explicit Cpu(bool bf16 = false) : bf16_products(bf16) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until this thread asks again. Grows, never shrinks.

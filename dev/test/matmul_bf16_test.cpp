@@ -52,8 +52,7 @@ TEST(MatmulBf16, ProductsAgreeWithReference) {
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
         Tensors t(s.N, s.C, s.OC);
-        Cpu cpu;
-        cpu.bf16_products = true;
+        Cpu cpu(true);
         Reference<double> reference;
         Magnitude magnitude;
         run(cpu, t, s), run(reference, t, s), run(magnitude, t, s);
@@ -65,8 +64,7 @@ TEST(MatmulBf16, ProductsAgreeWithReference) {
 }
 
 TEST(MatmulBf16, FactorsAreRoundedAndSumsAreNot) {
-    Cpu cpu;
-    cpu.bf16_products = true;
+    Cpu cpu(true);
     const float inp[] = {1 + 0x1p-9f, 1, 1}, weight[] = {1, 0x1p-12f, 0x1p-20f};
     float out = NAN;
     matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
@@ -110,8 +108,7 @@ TEST(MatmulBf16, BitsDoNotDependOnTheThreads) {
 
 TEST(MatmulBf16, NaNStaysInItsRowAndColumn) {
     const Shape s{37, 41, 43};
-    Cpu cpu;
-    cpu.bf16_products = true;
+    Cpu cpu(true);
     Tensors t(s.N, s.C, s.OC);
     t.inp.on(cpu)[5 * s.C + 3] = NAN;
     t.weight.on(cpu)[40 * s.C + 40] = NAN;
