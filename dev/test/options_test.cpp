@@ -117,7 +117,7 @@ TEST(Options, Contradictions) {
     EXPECT_TRUE(contains(error_of({"--total-batch", "5"}), "the nearest: 2048"));
     EXPECT_EQ(parse({"--total-batch", "4096"}).total_batch, 4096);
     EXPECT_TRUE(contains(error_of({"--channels", "130"}), "a multiple of --heads 4"));
-    EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "at most --steps 2000"));
+    EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "at most --steps 3000"));
     EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}), "--optimizer muon"));
     EXPECT_TRUE(contains(error_of({"--resume", "--init", "x"}), "with --resume"));
     for (const char* shape : {"--layers", "--heads", "--channels", "--context"})
