@@ -10,3 +10,4 @@
 #include "layers/layernorm_cpu.h"
 #include "layers/matmul_cpu.h"
 #include "layers/muon_cpu.h"
+#include "layers/rmsnorm_cpu.h"
