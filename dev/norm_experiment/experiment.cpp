@@ -89,7 +89,8 @@ void run(std::map<std::string, std::string> options) {
                     model.update(lr, step);
                     if (step * evaluations / steps == (step - 1) * evaluations / steps) continue;
                     loss = validate(model, windows);
-                    csv << name << ',' << rate << ',' << seed << ',' << step << ',' << (std::isnan(loss) ? NAN : loss) << '\n';
+                    csv << name << ',' << rate << ',' << seed << ',' << step << ',' << (std::isnan(loss) ? NAN : loss)
+                        << '\n';
                 }
                 std::printf("%-4s  learning rate %-5s  seed %lld  validation loss %.4f\n", name, rate,
                             static_cast<long long>(seed), loss);
