@@ -54,7 +54,7 @@ int run(int argc, char** argv) {
         std::printf("== Reference<double> against PyTorch's float64: %s\n", dump.c_str());
         ReferenceCheck<Reference<double>>(dump, {}, tolerance_double, check).run();
         std::printf("== Cpu (float) against PyTorch's float64\n");
-        ReferenceCheck<Cpu>(dump, {}, tolerance_float, check).run();
+        ReferenceCheck<Cpu>(dump, Cpu(), tolerance_float, check).run();
     }
     std::printf("%d passed, %d failed, %d skipped\n", check.passed, check.failed, check.skipped);
     return check.failed ? 1 : 0;
