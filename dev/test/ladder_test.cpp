@@ -190,7 +190,7 @@ TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
 
     // A make that runs this test has nothing to do with the one below.
     const std::string enter =
-        "unset MAKEFLAGS MAKELEVEL MFLAGS; export OMP_NUM_THREADS=2; cd '" + tree.string() + "' && ";
+        "unset MAKEFLAGS MAKELEVEL MFLAGS SANITIZE WIDTHS; export OMP_NUM_THREADS=2; cd '" + tree.string() + "' && ";
     const Result added = run(enter + fenced(readme, "## Adding a rung", "sh"));
     ASSERT_EQ(added.status, 0) << added.out << added.err;
     EXPECT_NE(added.out.find(" 6 double         the definition in double, on all cores "), std::string::npos)
