@@ -1,5 +1,6 @@
 // Layer normalisation on the Cuda device, and RMS normalisation (layers/rmsnorm.cuh), which is the same without the
-// mean. T is how tensors are stored, float or bf16; all is computed in fp32.
+// mean. T is how tensors are stored, float or bf16, but the parameters' gradients, which are float; all is computed in
+// fp32.
 #pragma once
 
 #include "layers/cuda_common.cuh"
@@ -221,11 +222,10 @@ __global__ void __launch_bounds__(32 * backward_warps)
 // dweight (C) += sum over b of partial[b][0], dbias (C) += that of partial[b][1]; either may be null.
 // Block (32, 8): 32 columns; each threadIdx.y adds every 8th of the blocks' sums, then those 8 are added. Grid
 // (columns, 2).
-template <class T>
-__global__ void __launch_bounds__(256)
-    norm_parameters_kernel(T* dweight, T* dbias, const float* __restrict__ partial, int blocks, int64_t C) {
+static __global__ void __launch_bounds__(256)
+    norm_parameters_kernel(float* dweight, float* dbias, const float* __restrict__ partial, int blocks, int64_t C) {
     __shared__ float tile[8][32];
-    T* const gradient = blockIdx.y == 0 ? dweight : dbias;
+    float* const gradient = blockIdx.y == 0 ? dweight : dbias;
     if (!gradient) return;
     const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
     float sum = 0;
@@ -236,12 +236,12 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
     if (threadIdx.y > 0 || column >= C) return;
     UNROLL for (int y = 1; y < 8; ++y) sum += tile[y][threadIdx.x];
-    gradient[column] = from_float<T>(to_float(gradient[column]) + sum);
+    gradient[column] += sum;
 }
 
 // As many blocks as run at once, or fewer: the sums' shape depends on the GPU's size, N and C alone.
 template <bool CENTERED, class T>
-void norm_backward(Cuda& dev, const char* name, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp,
+void norm_backward(Cuda& dev, const char* name, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
                    const T* weight, const float* mean, const float* rstd, const T* dresidual, int64_t N, int64_t C) {
     const Timed timed(dev, name, 0, (dresidual ? 4 : 3) * product(N, C, sizeof(T)));
     if (N == 0 || C == 0) return;
@@ -267,7 +267,7 @@ void norm_backward(Cuda& dev, const char* name, T* dinp, T* dweight, T* dbias, c
     else
         launch_for.template operator()<1>();
     if (parameters)
-        LAUNCH(norm_parameters_kernel<T>, dim3(static_cast<unsigned>((C + 31) / 32), 2), dim3(32, 8), 0, dev.stream,
+        LAUNCH(norm_parameters_kernel, dim3(static_cast<unsigned>((C + 31) / 32), 2), dim3(32, 8), 0, dev.stream,
                dweight, dbias, partial, static_cast<int>(blocks), C);
 }
 
@@ -294,9 +294,8 @@ void residual_layernorm_forward(Cuda& dev, T* residual, T* out, float* mean, flo
 // dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
 // dresidual may be dinp itself or null; any of dinp, dweight, dbias may be null.
 template <class T>
-void layernorm_backward(Cuda& dev, std::type_identity_t<T>* dinp, std::type_identity_t<T>* dweight,
-                        std::type_identity_t<T>* dbias, const T* dout, const T* inp,
-                        const std::type_identity_t<T>* weight, const float* mean, const float* rstd,
+void layernorm_backward(Cuda& dev, std::type_identity_t<T>* dinp, float* dweight, float* dbias, const T* dout,
+                        const T* inp, const std::type_identity_t<T>* weight, const float* mean, const float* rstd,
                         const std::type_identity_t<T>* dresidual, int64_t N, int64_t C) {
     norm_backward<true, T>(dev, "layernorm_backward", dinp, dweight, dbias, dout, inp, weight, mean, rstd, dresidual, N,
                            C);

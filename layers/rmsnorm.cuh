@@ -24,8 +24,8 @@ void residual_rmsnorm_forward(Cuda& dev, T* residual, T* out, float* rrms, const
 // dweight (C) += sum over rows of dout * norm
 // dresidual may be dinp itself or null; either of dinp, dweight may be null.
 template <class T>
-void rmsnorm_backward(Cuda& dev, std::type_identity_t<T>* dinp, std::type_identity_t<T>* dweight, const T* dout,
-                      const T* inp, const std::type_identity_t<T>* weight, const float* rrms,
+void rmsnorm_backward(Cuda& dev, std::type_identity_t<T>* dinp, float* dweight, const T* dout, const T* inp,
+                      const std::type_identity_t<T>* weight, const float* rrms,
                       const std::type_identity_t<T>* dresidual, int64_t N, int64_t C) {
     norm_backward<false, T>(dev, "rmsnorm_backward", dinp, dweight, nullptr, dout, inp, weight, nullptr, rrms,
                             dresidual, N, C);

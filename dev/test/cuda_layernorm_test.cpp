@@ -108,8 +108,9 @@ struct Layer {
     Tensor<T> weight{cuda, uniform(C)}, bias{cuda, uniform(C)};
     Tensor<T> residual{cuda, nans(N*C), o.misaligned}, out{cuda, nans(N*C), o.misaligned};
     Tensor<float> mean{cuda, nans(N)}, rstd{cuda, nans(N)};
-    Tensor<T> dout{cuda, uniform(N*C), o.misaligned}, dresidual{cuda, uniform(N*C), o.misaligned};
-    Tensor<T> dinp{cuda, nans(N*C), o.misaligned}, dweight{cuda, uniform(C)}, dbias{cuda, uniform(C)};
+    Tensor<T> dout{cuda, uniform(N*C), o.misaligned}, dresidual{cuda, uniform(N*C), o.misaligned},
+        dinp{cuda, nans(N*C), o.misaligned};
+    Tensor<float> dweight{cuda, uniform(C)}, dbias{cuda, uniform(C)};
 };
 
 template <class T>
