@@ -76,6 +76,9 @@ struct Cuda {
     Profile* profile = nullptr;  // as Cpu's
     cudaStream_t stream = nullptr;
     int multiprocessors = 1;
+    bool tf32 = false;      // products of floats take 10 bits of their fractions, on tensor cores
+    bool fuse_gelu = true;  // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
+    std::shared_ptr<struct CublasLt> cublas;  // made by the first product (layers/cublas.cuh)
 
     Cuda() {
         cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
