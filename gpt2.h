@@ -8,12 +8,17 @@
 
 #include "gpt2_model.h"
 #include "gpt2_tensors.h"
+#include "layers/bf16.h"
 #include "layers/layers.h"
 
-template <class Device>
+// Scalar is how parameters and activations are stored. Statistics, losses and all that belongs to the optimizer are
+// fp32 where that is bf16; the parameters are then the rounded copy of `master`.
+template <class Device, class Scalar = typename Device::scalar>
 class GPT2 final : public Model {
 public:
-    using scalar = typename Device::scalar;
+    using scalar = Scalar;
+    using wide = std::conditional_t<std::is_same_v<scalar, bf16>, float, scalar>;
+    static constexpr bool mixed = !std::is_same_v<scalar, wide>;
     template <class Element>
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
@@ -21,28 +26,31 @@ public:
     GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, Keep k)
         : Model(c),
           keep(k),
-          acts(c, B, T, k),
+          acts(c, B, T, k, sizeof(wide) / sizeof(scalar)),
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, table.size)),
-          activations(allocate<scalar>(dev, acts.size)) {
+          activations(allocate<scalar>(dev, acts.size)),
+          status(allocate<StepStatus>(dev, 1)) {
         if (keep == Keep::inference) return;
-        gradients = allocate<scalar>(dev, table.size);
-        m = allocate<scalar>(dev, table.size);
-        v = allocate<scalar>(dev, table.size);
+        gradients = allocate<wide>(dev, table.size);
+        if (mixed) master = allocate<wide>(dev, table.size);
+        m = allocate<wide>(dev, table.size);
+        v = allocate<wide>(dev, table.size);
     }
 
     // x + Attention(LN(x)), then x + MLP(LN(x)).
     void block_forward(int64_t l, int64_t B, int64_t T) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
+        const auto s = [&](const Tensor& t) { return statistics(t, l); };
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         scalar* const out = activations.get() + t.residual1.at(l + 1);  // the next block's input
-        layernorm_forward(dev, a(t.ln1), a(t.ln1_mean), a(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
+        layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         matmul_forward(dev, a(t.qkv), a(t.ln1), w(p.qkvw), w(p.qkvb), N, C, 3 * C);
-        attention_forward(dev, a(t.atty), a(t.logsumexp), a(t.qkv), B, T, C, config.heads);
+        attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads);
         matmul_residual_forward(dev, a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), N, C, C);
-        layernorm_forward(dev, a(t.ln2), a(t.ln2_mean), a(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
+        layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
         matmul_gelu_forward(dev, a(t.fch_gelu), a(t.fch), a(t.ln2), w(p.fcw), w(p.fcb), N, C, 4 * C);
         matmul_residual_forward(dev, out, a(t.fch_gelu), w(p.fcprojw), w(p.fcprojb), a(t.residual2), N, 4 * C, C);
     }
@@ -52,6 +60,7 @@ public:
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
+        const auto s = [&](const Tensor& t) { return statistics(t, l); };
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
@@ -59,93 +68,92 @@ public:
                              N, 4 * C, C);
         matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C);
         layernorm_backward(dev, a(t.dresidual2), dw(p.ln2w), dw(p.ln2b), a(t.dln2), a(t.residual2), w(p.ln2w),
-                           a(t.ln2_mean), a(t.ln2_rstd), dout, N, C);
+                           s(t.ln2_mean), s(t.ln2_rstd), dout, N, C);
         matmul_backward(dev, a(t.datty), dw(p.attprojw), dw(p.attprojb), a(t.dresidual2), a(t.atty), w(p.attprojw), N,
                         C, C);
-        attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), a(t.logsumexp), B, T, C, config.heads);
+        attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), s(t.logsumexp), B, T, C, config.heads);
         matmul_backward(dev, a(t.dln1), dw(p.qkvw), dw(p.qkvb), a(t.dqkv), a(t.ln1), w(p.qkvw), N, C, 3 * C);
         layernorm_backward(dev, a(t.dresidual1), dw(p.ln1w), dw(p.ln1b), a(t.dln1), a(t.residual1), w(p.ln1w),
-                           a(t.ln1_mean), a(t.ln1_rstd), a(t.dresidual2), N, C);
+                           s(t.ln1_mean), s(t.ln1_rstd), a(t.dresidual2), N, C);
     }
 
     // Makes again, to the bit, what block_backward reads and block_forward did not keep.
     void recompute(int64_t l, int64_t B, int64_t T) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
+        const auto s = [&](const Tensor& t) { return statistics(t, l); };
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         if (keep == Keep::recompute_block) return block_forward(l, B, T);
         if (keep <= Keep::recompute_gelu) gelu_forward(dev, a(t.fch_gelu), a(t.fch), 4 * N * C);
         if (keep > Keep::recompute_ln) return;
-        layernorm_forward(dev, a(t.ln1), a(t.ln1_mean), a(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
-        layernorm_forward(dev, a(t.ln2), a(t.ln2_mean), a(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
+        layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
+        layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
     }
 
     // tokens (B,T) to the final norm's output.
     void forward(const int32_t* tokens, int64_t B, int64_t T) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        const auto s = [&](const Tensor& t) { return statistics(t); };
         const int64_t C = config.channels;
         embedding_forward(dev, a(acts.residual1), tokens, w(table.wte), w(table.wpe), B, T, C);
         for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T);
         const scalar* const last = activations.get() + acts.residual1.at(config.layers);
-        layernorm_forward(dev, a(acts.lnf), a(acts.lnf_mean), a(acts.lnf_rstd), last, w(table.lnfw), w(table.lnfb),
+        layernorm_forward(dev, a(acts.lnf), s(acts.lnf_mean), s(acts.lnf_rstd), last, w(table.lnfw), w(table.lnfb),
                           B * T, C);
     }
 
-    double forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
-        forward(x, B, T);
+    void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
+        const int32_t* const inputs = tokens_for(dev, x, B * T);
+        const int32_t* const targets = tokens_for(dev, y, B * T);
+        forward(inputs, B, T);
+        backward(inputs, targets, B, T, scale);
+        add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
+    }
+
+    // After forward: gradients += those of scale * (sum of the losses), which it also makes.
+    void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.offset; };
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        const auto s = [&](const Tensor& t) { return statistics(t); };
         const int64_t L = config.layers, C = config.channels, N = B * T;
-        classifier_forward_backward(dev, a(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte), y, N,
-                                    C, config.vocab, static_cast<scalar>(scale));
+        classifier_forward_backward(dev, s(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte),
+                                    targets, N, C, config.vocab, static_cast<wide>(scale));
         layernorm_backward(dev, activations.get() + acts.dresidual1.at(L), dw(table.lnfw), dw(table.lnfb), a(acts.dlnf),
-                           activations.get() + acts.residual1.at(L), w(table.lnfw), a(acts.lnf_mean), a(acts.lnf_rstd),
+                           activations.get() + acts.residual1.at(L), w(table.lnfw), s(acts.lnf_mean), s(acts.lnf_rstd),
                            no_residual, N, C);
         for (int64_t l = L - 1; l >= 0; --l) {
             if (l < L - 1) recompute(l, B, T);  // the last block's are still there
             block_backward(l, B, T);
         }
-        embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), x, B, T, C);
-        return sum(dev, a(acts.losses), N);
+        embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
     }
 
+    double loss() override { return to_host(dev, status.get()).loss; }
+
     double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
-        forward(x, B, T);
-        scalar* const losses = activations.get() + acts.losses.offset;
-        classifier_forward(dev, losses, activations.get() + acts.lnf.offset, parameters.get() + table.wte.offset, y,
-                           B * T, config.channels, config.vocab);
+        forward(tokens_for(dev, x, B * T), B, T);
+        wide* const losses = statistics(acts.losses);
+        classifier_forward(dev, losses, activations.get() + acts.lnf.offset, parameters.get() + table.wte.offset,
+                           tokens_for(dev, y, B * T), B * T, config.channels, config.vocab);
         return sum(dev, losses, B * T);
     }
 
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
-        forward(x, 1, T);
+        forward(tokens_for(dev, x, T), 1, T);
         const scalar* const last = activations.get() + acts.lnf.offset + (T - 1) * config.channels;
         scalar* const row = activations.get() + acts.logits.offset;
         classifier_logits(dev, row, last, parameters.get() + table.wte.offset, config.channels, config.vocab);
         to_host(dev, logits, row, config.vocab);
     }
 
-    double gradient_norm() override { return std::sqrt(global_norm_squared(dev, gradients.get(), table.size)); }
-
-    void update(const Optimizer& optimizer, double grad_scale, int64_t step) override {
-        std::vector<MuonMatrix<scalar>> matrices;
-        for (const Parameter& p : table.rows) {
-            if (optimizer.muon && p.per_layer && p.shape.size() == 2) {
-                for (int64_t l = 0; l < p.copies; ++l)
-                    matrices.push_back({parameters.get() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l),
-                                        p.shape[0], p.shape[1]});
-                continue;
-            }
-            AdamW adamw = optimizer.adamw;
-            if (!p.decay()) adamw.weight_decay = 0;
-            adamw_update(dev, parameters.get() + p.offset, gradients.get() + p.offset, m.get() + p.offset,
-                         v.get() + p.offset, p.copies * p.stride, adamw, static_cast<scalar>(grad_scale), step);
-        }
-        muon_update(dev, matrices, optimizer.muon.value_or(Muon{}), static_cast<scalar>(grad_scale));
+    StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) override {
+        decide(dev, status.get(), gradients.get(), table.size, limits);
+        if (may_apply(dev, status.get())) apply_update(optimizer, step);
         zero(dev, gradients.get(), table.size);
+        return step_result(take(dev, status.get()));
     }
 
     HostState download() override {
@@ -158,8 +166,37 @@ public:
     const Keep keep;
     const ActivationTable acts;
     Device dev;
-    Buffer<scalar> parameters, gradients, m, v, activations;
+    Buffer<scalar> parameters, activations;
+    Buffer<wide> master, gradients, m, v;  // master: null unless mixed
+    Buffer<StepStatus> status;
 
 private:
+    wide* statistics(const Tensor& t, int64_t copy = 0) {
+        return reinterpret_cast<wide*>(activations.get() + t.at(copy));
+    }
+
+    void apply_update(const Optimizer& optimizer, int64_t step) {
+        wide* weights;
+        if constexpr (mixed)
+            weights = master.get();
+        else
+            weights = parameters.get();
+        const auto scale = grad_scale<wide>(dev, status.get());
+        std::vector<MuonMatrix<wide>> matrices;
+        for (const Parameter& p : table.rows) {
+            if (optimizer.muon && p.per_layer && p.shape.size() == 2) {
+                for (int64_t l = 0; l < p.copies; ++l)
+                    matrices.push_back(
+                        {weights + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});
+                continue;
+            }
+            AdamW adamw = optimizer.adamw;
+            if (!p.decay()) adamw.weight_decay = 0;
+            adamw_update(dev, weights + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
+                         p.copies * p.stride, adamw, scale, step);
+        }
+        muon_update(dev, matrices, optimizer.muon.value_or(Muon{}), scale);
+    }
+
     static constexpr const scalar* no_residual = nullptr;
 };

@@ -8,6 +8,7 @@
 #include "layers/adamw.h"
 #include "layers/muon.h"
 #include "layers/profile.h"
+#include "layers/step_status.h"
 
 struct Optimizer {
     AdamW adamw{};
@@ -32,9 +33,12 @@ struct Model {
 
     virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on
 
-    // gradients += those of scale * (sum of the B*T losses). x, y (B,T); returns the sum of the losses in nats.
-    virtual double forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
-    // The sum of the losses alone.
+    // gradients += those of scale * (sum of the B*T losses), x, y (B,T); that sum is added to what update() and loss()
+    // tell. A GPU may still be at work when it returns; x and y are free by then.
+    virtual void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
+    // Of the batches since the last update.
+    virtual double loss() = 0;
+    // The sum of the losses alone, in nats.
     virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
     // logits (V) of the token that follows x (T).
     virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
@@ -46,8 +50,8 @@ struct Model {
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);
     }
 
-    virtual double gradient_norm() = 0;
-    // One step on gradients * grad_scale; step counts from 1. AdamW, with weight decay on matrices only; Muon, where
-    // given, for the blocks' matrices, with its momentum in m. Gradients are zero after it.
-    virtual void update(const Optimizer& optimizer, double grad_scale, int64_t step) = 0;
+    // One step on the gradients, clipped; step counts from 1. AdamW, with weight decay on matrices only; Muon, where
+    // given, for the blocks' matrices, with its momentum in m. Nothing changes if the limits forbid it. Gradients are
+    // zero after it.
+    virtual StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) = 0;
 };

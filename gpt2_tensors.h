@@ -41,6 +41,7 @@ struct Tensor {
     int64_t copies = 1;          // L for a block's tensor, 1 otherwise
     int64_t offset = 0;          // of piece 0 in the flat buffer, in elements
     int64_t stride = 0;          // from piece to piece; 0 where all blocks take turns with one
+    int64_t width = 1;           // elements of the flat buffer that one of its numbers takes
 
     int64_t piece() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
     int64_t at(int64_t copy = 0) const { return offset + copy * stride; }
@@ -111,7 +112,8 @@ enum class Keep {
 };
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
-// where they are kept, and shared by all layers (stride 0) where not.
+// where they are kept, and shared by all layers (stride 0) where not. Statistics and losses stay fp32 where the others
+// are bf16: there each takes `wide` = 2 elements.
 struct ActivationTable {
     std::vector<Tensor> rows;
     int64_t size = 0;                     // elements of the flat buffer
@@ -125,13 +127,14 @@ struct ActivationTable {
     Tensor losses, logits;                // (B,T), (V) of one token, for sampling
     Tensor dresidual1, dln1, dqkv, datty, dresidual2, dln2, dfch, dlnf;
 
-    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, Keep keep) {
+    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, Keep keep, int64_t wide = 1) {
         const int64_t C = c.channels;
-        const auto place = [&](const char* name, std::vector<int64_t> shape, int64_t copies, bool stacked) {
-            Tensor t{.name = name, .shape = std::move(shape), .copies = copies, .offset = size};
-            t.stride = stacked ? t.piece() : 0;
-            constexpr int64_t line = 16;  // tensors start on a cache line
-            size += (t.piece() * (stacked ? copies : 1) + line - 1) / line * line;
+        const auto place = [&](const char* name, std::vector<int64_t> shape, int64_t copies, bool stacked,
+                               int64_t width = 1) {
+            Tensor t{.name = name, .shape = std::move(shape), .copies = copies, .offset = size, .width = width};
+            t.stride = stacked ? t.piece() * width : 0;
+            const int64_t line = 16 * wide;  // tensors start on a cache line
+            size += (t.piece() * width * (stacked ? copies : 1) + line - 1) / line * line;
             rows.push_back(t);
             return t;
         };
@@ -140,23 +143,26 @@ struct ActivationTable {
                                     Keep from = Keep::recompute_ln) {
             return place(name, std::move(shape), copies, keep >= from);
         };
+        const auto statistic = [&](const char* name, std::vector<int64_t> shape, int64_t copies) {
+            return place(name, std::move(shape), copies, keep >= Keep::recompute_ln, wide);
+        };
         residual1 = activation("residual1", {B, T, C}, c.layers + 1, Keep::recompute_block);
         ln1 = activation("ln1", {B, T, C}, c.layers, Keep::recompute_gelu);
-        ln1_mean = activation("ln1_mean", {B, T}, c.layers);
-        ln1_rstd = activation("ln1_rstd", {B, T}, c.layers);
+        ln1_mean = statistic("ln1_mean", {B, T}, c.layers);
+        ln1_rstd = statistic("ln1_rstd", {B, T}, c.layers);
         qkv = activation("qkv", {B, T, 3 * C}, c.layers);
         atty = activation("atty", {B, T, C}, c.layers);
-        logsumexp = activation("logsumexp", {B, c.heads, T}, c.layers);
+        logsumexp = statistic("logsumexp", {B, c.heads, T}, c.layers);
         residual2 = activation("residual2", {B, T, C}, c.layers);
         ln2 = activation("ln2", {B, T, C}, c.layers, Keep::recompute_gelu);
-        ln2_mean = activation("ln2_mean", {B, T}, c.layers);
-        ln2_rstd = activation("ln2_rstd", {B, T}, c.layers);
+        ln2_mean = statistic("ln2_mean", {B, T}, c.layers);
+        ln2_rstd = statistic("ln2_rstd", {B, T}, c.layers);
         fch = activation("fch", {B, T, 4 * C}, c.layers);
         fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers, Keep::training);
         lnf = activation("lnf", {B, T, C}, 1);
-        lnf_mean = activation("lnf_mean", {B, T}, 1);
-        lnf_rstd = activation("lnf_rstd", {B, T}, 1);
-        losses = activation("losses", {B, T}, 1);
+        lnf_mean = statistic("lnf_mean", {B, T}, 1);
+        lnf_rstd = statistic("lnf_rstd", {B, T}, 1);
+        losses = statistic("losses", {B, T}, 1);
         logits = activation("logits", {c.vocab}, 1);
         if (keep == Keep::inference) return;
 

@@ -182,22 +182,24 @@ private:
         const int64_t B = options.batch, T = options.seq;
         std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
         const double scale = 1.0 / static_cast<double>(options.total_batch);
-        double loss = 0;
         for (int64_t tokens = 0; tokens < options.total_batch; tokens += B * T) {
             sampler->next(x.data(), y.data());
-            loss += model->forward_backward(x.data(), y.data(), B, T, scale);
+            model->forward_backward(x.data(), y.data(), B, T, scale);
         }
-        const double norm = model->gradient_norm();
         Optimizer optimizer{.adamw = {.lr = schedule.at(step),
                                       .beta1 = options.beta1,
                                       .beta2 = options.beta2,
                                       .weight_decay = options.weight_decay}};
         if (options.optimizer == "muon")
             optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
-        model->update(optimizer, clip_scale(norm, options.clip), step);
+        const StepResult result = model->update(optimizer, {.clip = options.clip}, step);
         state.step = step;
         state.position = sampler->position();
-        return {.step = step, .split = "train", .loss = loss * scale, .lr = schedule.at(step), .grad_norm = norm};
+        return {.step = step,
+                .split = "train",
+                .loss = result.loss,
+                .lr = schedule.at(step),
+                .grad_norm = result.grad_norm};
     }
 
     // To resume from; whole, or the reason why not is thrown.

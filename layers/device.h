@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <omp.h>
@@ -106,6 +107,21 @@ double sum(Device&, const T* x, int64_t n) {
 }
 
 template <class Device, class T>
+T to_host(Device&, const T* x) {
+    return *x;
+}
+// The same, and zero it.
+template <class Device, class T>
+T take(Device&, T* x) {
+    return std::exchange(*x, T{});
+}
+template <class Device, class T>
 void to_host(Device&, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
+}
+
+// Where the layers find tokens (n) that the host has.
+template <class Device>
+const int32_t* tokens_for(Device&, const int32_t* host, int64_t) {
+    return host;
 }

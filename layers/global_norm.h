@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "layers/device.h"
+#include "layers/step_status.h"
 
 template <class T>
 double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
@@ -15,9 +15,35 @@ double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
 }
 
 // What to multiply gradients by so that their norm is at most max_norm, as torch.nn.utils.clip_grad_norm_; 1 for
-// max_norm 0. NaN if the norm is NaN or infinite, which then shows in every parameter.
+// max_norm 0. NaN if the norm is NaN or infinite.
 inline double clip_scale(double norm, double max_norm) {
     if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();
     if (max_norm <= 0) return 1;
     return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+// s->loss += scale * sum of losses (n)
+template <class Device, class T>
+void add_loss(Device& dev, StepStatus* s, const T* losses, int64_t n, double scale) {
+    s->loss += scale * sum(dev, losses, n);
+}
+
+// s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss
+template <class Device, class T>
+void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const StepLimits& limits) {
+    s->squared_norm = global_norm_squared(dev, gradients, n);
+    const double norm = std::sqrt(s->squared_norm);
+    s->grad_scale = clip_scale(norm, limits.clip);
+    s->apply = s->loss <= limits.loss && norm <= limits.norm;
+}
+
+template <class Device>
+bool may_apply(Device&, const StepStatus* s) {
+    return s->apply != 0;
+}
+
+// As the optimizers take it.
+template <class T, class Device>
+T grad_scale(Device&, const StepStatus* s) {
+    return static_cast<T>(s->grad_scale);
 }

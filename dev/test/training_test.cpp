@@ -147,10 +147,10 @@ struct Window : Model {
     Window() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}) {}
     HostState download() override { return {}; }
     void upload() override {}
-    double forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override { return 0; }
+    void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
+    double loss() override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
-    double gradient_norm() override { return 0; }
-    void update(const Optimizer&, double, int64_t) override {}
+    StepResult update(const Optimizer&, const StepLimits&, int64_t) override { return {}; }
     void set_profile(Profile*) override {}
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
         windows.emplace_back(x, x + T);
