@@ -1,0 +1,185 @@
+// Attention on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
+#include "layers/attention.cuh"
+
+#include "layer_check.h"
+
+namespace {
+
+// A tensor of T on the device, and the same values in double for Reference. `offset`: off a vector's boundary.
+template <class T>
+struct Tensor {
+    Tensor(Cuda& device, const std::vector<double>& values, int64_t misaligned_by = 0)
+        : dev(device), offset(misaligned_by), exact(values), allowed(values.size()) {
+        std::vector<T> rounded(values.size() + static_cast<size_t>(offset));
+        for (size_t i = 0; i < values.size(); ++i) {
+            rounded[i + static_cast<size_t>(offset)] = T(static_cast<float>(values[i]));
+            exact[i] = static_cast<double>(static_cast<float>(rounded[i + static_cast<size_t>(offset)]));
+        }
+        memory = cuda_allocate<T>(static_cast<int64_t>(rounded.size()));
+        to_device(dev, memory.get(), rounded.data(), static_cast<int64_t>(rounded.size()));
+    }
+    T* on(Cuda&) { return memory.get() + offset; }
+    double* on(Reference<double>&) { return exact.data(); }
+    std::vector<float> values() const {
+        std::vector<float> x(exact.size());
+        to_host(dev, x.data(), memory.get() + offset, static_cast<int64_t>(x.size()));
+        return x;
+    }
+    // |Cuda - Reference| <= allowed for every element, so that NaN fails. A value stored as bf16 is off by half of the
+    // last of its 8 bits in addition.
+    void expect_close(const char* name) const {
+        const std::vector<float> got = values();
+        for (size_t i = 0; i < got.size(); ++i) {
+            const double storage = std::is_same_v<T, bf16> ? std::abs(exact[i]) * 0x1p-8 : 0;
+            ASSERT_LE(std::abs(static_cast<double>(got[i]) - exact[i]), allowed[i] + storage)
+                << name << ": number " << i << " is " << got[i] << " instead of " << exact[i];
+        }
+    }
+    double operator[](int64_t i) const { return exact[static_cast<size_t>(i)]; }
+
+    Cuda& dev;
+    int64_t offset;
+    CudaBuffer<T> memory;
+    std::vector<double> exact, allowed;
+};
+
+std::vector<double> nans(int64_t n) { return std::vector<double>(static_cast<size_t>(n), nan64); }
+
+struct Shape {
+    int64_t B, T, NH, hs;
+    int64_t C() const { return NH * hs; }
+};
+
+template <class T>
+struct Layer {
+    explicit Layer(const Shape& shape, double size = 2, int64_t misaligned_by = 0) : s(shape), offset(misaligned_by) {
+        generator().seed(1234);
+        qkv = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * 3 * s.C(), size), offset);
+        dout = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * s.C()), offset);
+    }
+    template <class Device>
+    void forward(Device& dev) {
+        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv->on(dev), s.B, s.T, s.C(), s.NH);
+    }
+    template <class Device>
+    void backward(Device& dev) {
+        attention_backward(dev, dqkv.on(dev), dout->on(dev), out.on(dev), qkv->on(dev), logsumexp.on(dev), s.B, s.T,
+                           s.C(), s.NH);
+    }
+    // Both devices' backwards read the same forward results.
+    void share_forward() {
+        const auto share = [](auto& t) {
+            const std::vector<float> values = t.values();
+            std::copy(values.begin(), values.end(), t.exact.begin());
+        };
+        share(out), share(logsumexp);
+    }
+    std::vector<float> all() const {
+        std::vector<float> result = logsumexp.values();
+        for (const Tensor<T>* t : {&out, &dqkv}) {
+            const std::vector<float> values = t->values();
+            result.insert(result.end(), values.begin(), values.end());
+        }
+        return result;
+    }
+    void set(int64_t position, int64_t channel, double value) {  // of qkv (B*T,3C)
+        qkv->exact[static_cast<size_t>(position * 3 * s.C() + channel)] = value;
+        qkv = std::make_unique<Tensor<T>>(cuda, qkv->exact, offset);
+    }
+
+    Shape s;
+    int64_t offset;
+    Cuda cuda{};
+    Reference<double> reference{};
+    std::unique_ptr<Tensor<T>> qkv, dout;
+    Tensor<T> out{cuda, nans(s.B*s.T*s.C()), offset}, dqkv{cuda, nans(s.B*s.T * 3 * s.C()), offset};
+    Tensor<float> logsumexp{cuda, nans(s.B* s.NH* s.T)};
+};
+
+// What a result may be off. Sums in fp32 lose 8 roundoffs of their terms' size: a score those of |q k| / sqrt(hs), at
+// most `score_error` in a row, which e^x turns into as large a share of a probability, twice with the denominator's;
+// its argument's and its own rounding are 8 more. On tensor cores, probabilities and dscore are factors, so they are
+// rounded to bf16: half of the last of 8 bits.
+template <class T>
+void set_allowed(Layer<T>& t) {
+    const auto [B, seq, NH, hs] = t.s;
+    const int64_t C = t.s.C();
+    const double scale = 1 / std::sqrt(static_cast<double>(hs)), factor = std::is_same_v<T, bf16> ? 0x1p-8 : 0;
+    for (Tensor<T>* x : {&t.out, &t.dqkv}) std::fill(x->allowed.begin(), x->allowed.end(), 1e-37);
+    const Tensor<T>&qkv = *t.qkv, &dout = *t.dout;
+    const auto size = [&](const Tensor<T>& a, int64_t i, const Tensor<T>& b, int64_t j) {
+        double sum = 0;
+        for (int64_t c = 0; c < hs; ++c) sum += std::abs(a[i + c] * b[j + c]);
+        return sum;
+    };
+    for (int64_t row = 0; row < B * NH * seq; ++row) {
+        const int64_t b = row / seq / NH, h = row / seq % NH, t1 = row % seq;
+        const int64_t q = (b * seq + t1) * 3 * C + h * hs, o = (b * seq + t1) * C + h * hs;
+        const double log_sum = t.logsumexp[row], d_out = size(dout, o, t.out, o);
+        double score_error = 0;
+        for (int64_t s = 0; s <= t1; ++s)
+            score_error = std::max(score_error, 8 * scale * size(qkv, q, qkv, (b * seq + s) * 3 * C + h * hs + C));
+        const double p_error = 2 * score_error + 2 * std::abs(log_sum) + 8;
+        t.logsumexp.allowed[static_cast<size_t>(row)] = p_error * roundoff;
+        for (int64_t s = 0; s <= t1; ++s) {
+            const int64_t k = (b * seq + s) * 3 * C + h * hs + C, v = k + C;
+            double score = 0;
+            for (int64_t c = 0; c < hs; ++c) score += qkv[q + c] * qkv[k + c];
+            const double p = std::exp(score * scale - log_sum), off = p * ((p_error + 8) * roundoff + factor);
+            const double dscore = off * (size(dout, o, qkv, v) + d_out) * scale;
+            const auto add = [](Tensor<T>& to, int64_t i, double x) {
+                to.allowed[static_cast<size_t>(i)] += std::abs(x);
+            };
+            for (int64_t c = 0; c < hs; ++c) {
+                add(t.out, o + c, off * qkv[v + c]);
+                add(t.dqkv, q + c, dscore * qkv[k + c]);
+                add(t.dqkv, k + c, dscore * qkv[q + c]);
+                add(t.dqkv, v + c, off * dout[o + c]);
+            }
+        }
+    }
+}
+
+template <class T>
+void expect_agreement(Layer<T>& t) {
+    SCOPED_TRACE(testing::PrintToString(std::vector{t.s.B, t.s.T, t.s.NH, t.s.hs}));
+    t.forward(t.cuda), t.forward(t.reference);
+    const std::vector<double> out = t.out.exact, logsumexp = t.logsumexp.exact;
+    t.share_forward();
+    t.backward(t.cuda), t.backward(t.reference);
+    set_allowed(t);
+    t.out.exact = out, t.logsumexp.exact = logsumexp;
+    t.out.expect_close("out");
+    t.logsumexp.expect_close("logsumexp");
+    t.dqkv.expect_close("dqkv");
+}
+
+// Runs a test for each order of the threads; on a GPU there is one.
+template <class Test>
+void in_every_order(const Test& test) {
+#ifdef __CUDACC__
+    test();
+#else
+    for (const uint64_t seed : {1, 2, 3}) emulator::seed = seed, test();
+#endif
+}
+
+template <class T>
+class CudaAttention : public testing::Test {};
+using StorageTypes = testing::Types<float, bf16>;
+TYPED_TEST_SUITE(CudaAttention, StorageTypes);
+
+// One position, less than a tile, whole tiles, one more and one less; heads that fill no vector and no tile.
+const Shape shapes[] = {{1, 1, 1, 8},    {2, 2, 3, 1},    {1, 17, 2, 13},  {2, 63, 1, 64}, {1, 64, 2, 64},
+                        {1, 65, 1, 64},  {1, 129, 1, 32}, {1, 130, 1, 64}, {1, 34, 2, 96}, {2, 33, 1, 80},
+                        {1, 66, 1, 128}, {1, 19, 1, 200}, {1, 257, 1, 16}};
+
+TYPED_TEST(CudaAttention, AgreesWithReference) {
+    for (const Shape& s : shapes) {
+        Layer<TypeParam> t(s);
+        expect_agreement(t);
+        if (this->HasFatalFailure()) return;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,26 @@
+// Causal multi-head self-attention on the Cuda device (layers/attention.h). T is how tensors are stored, float or bf16.
+#pragma once
+
+#include "layers/attention.h"
+#include "layers/attention_plain.cuh"
+
+// score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
+// out (B,T,C) = sum over keys of e^(score - logsumexp) * v
+template <class T>
+void attention_forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C,
+                       int64_t NH) {
+    const Timed timed(dev, "attention_forward", 2 * product(B, seq, seq + 1, C), 4 * product(B, seq, C, sizeof(T)));
+    if (B == 0 || seq == 0) return;
+    attention_plain::forward(dev, out, logsumexp, qkv, B, seq, C, NH);
+}
+
+// forward: p = e^(score - logsumexp),  out = sum of p * v
+// dqkv (B,T,3C) =:  dv_s = sum_t p dout_t,  dscore = p * (dout_t·v_s - dout_t·out_t),
+//                   dq_t = sum_s dscore k_s / sqrt(hs),  dk_s = sum_t dscore q_t / sqrt(hs)
+template <class T>
+void attention_backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp,
+                        int64_t B, int64_t seq, int64_t C, int64_t NH) {
+    const Timed timed(dev, "attention_backward", 5 * product(B, seq, seq + 1, C), 8 * product(B, seq, C, sizeof(T)));
+    if (B == 0 || seq == 0) return;
+    attention_plain::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH);
+}
