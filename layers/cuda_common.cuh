@@ -219,6 +219,34 @@ bool can_pack(int64_t C, const Pointer*... tensors) {
     return C % packed<T> == 0 && (... && (reinterpret_cast<uintptr_t>(tensors) % 16 == 0));
 }
 
+// --- kernels that do the same to each of n values
+constexpr int elements_block = 256;
+// Calls f<V>(i) for the thread's own V values from i on, or f<1>(i) for one of the last n % V; as many threads as
+// launch_elements gives.
+template <int V, class F>
+__device__ __forceinline__ void each_element(int64_t n, const F& f) {
+    const int64_t thread = int64_t{blockIdx.x} * elements_block + threadIdx.x, vectors = n / V;
+    if (thread < vectors) {
+        f.template operator()<V>(thread * V);
+    } else if constexpr (V > 1) {
+        const int64_t i = vectors * V + (thread - vectors);
+        if (i < n) f.template operator()<1>(i);
+    }
+}
+// Calls launch<V>(blocks), V being 1 if one of the tensors is not aligned; T: the narrowest that they are stored in.
+template <class T, class Launch, class... Pointer>
+void launch_elements(int64_t n, const Launch& launch, const Pointer*... tensors) {
+    const auto with = [&]<int V>() {
+        const int64_t threads = n / V + n % V;
+        launch.template operator()<V>(static_cast<unsigned>((threads + elements_block - 1) / elements_block));
+    };
+    if (n == 0) return;
+    if (can_pack<T>(packed<T>, tensors...))
+        with.template operator()<packed<T>>();
+    else
+        with.template operator()<1>();
+}
+
 // --- sums of a fixed shape: the same bits at every run
 // Of a warp; every lane gets it.
 __device__ __forceinline__ float warp_sum(float x) {

@@ -289,6 +289,24 @@ unsigned ballot(const char* name, unsigned mask, bool predicate, Site site) {
     return vote.result;
 }
 
+unsigned match(unsigned mask, uint64_t value, Site site) {
+    struct Match {
+        uint64_t value;
+        unsigned lanes;
+    } mine{value, 0};
+    collective(
+        "__match_any_sync", mask, &mine,
+        [](void* const* data, unsigned lanes) {
+            const auto at = [&](int lane) { return static_cast<Match*>(data[lane]); };
+            for (int lane = 0; lane < 32; ++lane)
+                for (int other = 0; other < 32; ++other)
+                    if (lanes >> lane & lanes >> other & 1 && at(lane)->value == at(other)->value)
+                        at(lane)->lanes |= 1u << other;
+        },
+        site);
+    return mine.lanes;
+}
+
 void aligned(const void* p, size_t size) {
     if (reinterpret_cast<uintptr_t>(p) % size)
         running->fail(*running->current, nullptr, __builtin_return_address(0),

@@ -113,6 +113,7 @@ struct Exchange {
 Work exchange();
 void syncwarp(unsigned mask, Site site);
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
+unsigned match(unsigned mask, uint64_t value, Site site);
 int lane();
 
 template <class T>
@@ -150,6 +151,11 @@ inline int __any_sync(unsigned mask, int p, EMULATOR_SITE) {
 }
 inline int __all_sync(unsigned mask, int p, EMULATOR_SITE) {
     return emulator::ballot("__all_sync", mask, p, site) == mask;
+}
+// The lanes of `mask` that have the same value.
+template <class T>
+requires(sizeof(T) <= 8 && std::is_integral_v<T>) unsigned __match_any_sync(unsigned mask, T value, EMULATOR_SITE) {
+    return emulator::match(mask, static_cast<uint64_t>(value), site);
 }
 // Lanes are cut into segments of `width`; one that would read from outside of its segment reads its own value.
 template <class T>
@@ -213,6 +219,7 @@ using std::min;
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __popc(unsigned x) { return std::popcount(x); }
 
 // --- the runtime
 cudaError_t cudaMalloc(void** p, size_t bytes);

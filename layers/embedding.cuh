@@ -1,0 +1,231 @@
+// Token and position embedding on the Cuda device. T is how the weights, `out` and `dout` are stored, float or bf16;
+// gradients of weights are float. Tokens are in device memory.
+//
+// The backward adds dout's N = B*T rows to one row of dwte for each token id, of which a batch has anything from N
+// different ones to a single one. So that the work is spread evenly and sums have a fixed shape:
+//   1. The places 0 … N-1 are sorted by their token, those of a token in ascending order: a stable radix sort
+//      (Knuth, TAOCP 3, 5.2.5) by one block, 8 bits a pass, as many passes as the largest id needs: two for GPT-2.
+//   2. The sorted places are cut into chunks of 32. A warp adds up 32 rows of a slice of the channels. A token whose
+//      places all lie in the chunk is finished by that: dwte is read and written once. A token that goes on beyond an
+//      end of the chunk leaves a partial sum.
+//   3. The chunk that such a token starts in adds up its partial sums.
+// Cost: dout is read once, dwte's rows read and written once, 3 int32 a token, and a pass of one block over the tokens;
+// where all tokens are the same, 1/32 of dout in fp32, written and read, besides.
+#pragma once
+
+#include "layers/cuda_common.cuh"
+#include "layers/embedding.h"
+
+// A warp for each row, V values a thread. Block (32, rows).
+template <int V, class T>
+__global__ void __launch_bounds__(256)
+    embedding_forward_kernel(T* __restrict__ out, const int32_t* __restrict__ tokens, const T* __restrict__ wte,
+                             const T* __restrict__ wpe, int64_t N, int64_t seq, int64_t C) {
+    const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+    if (row >= N) return;
+    const T* const token = wte + tokens[row] * C;
+    const T* const position = wpe + row % seq * C;
+    for (int64_t c = threadIdx.x * V; c < C; c += 32 * V) {
+        float x[V], p[V];
+        load(x, token + c);
+        load(p, position + c);
+        UNROLL for (int v = 0; v < V; ++v) x[v] += p[v];
+        store(out + row * C + c, x);
+    }
+}
+
+// out (B,T,C) = wte[tokens[b,t]] + wpe[t]        wte (Vp,C), wpe (maxT,C), tokens (B,T)
+template <class T>
+void embedding_forward(Cuda& dev, T* out, const int32_t* tokens, const T* wte, const T* wpe, int64_t B, int64_t seq,
+                       int64_t C) {
+    const int64_t N = B * seq;
+    const Timed timed(dev, "embedding_forward", 0, 3 * product(N, C, sizeof(T)));
+    if (N == 0 || C == 0) return;
+    constexpr unsigned rows = 8;
+    const auto launch = [&]<int V>() {
+        LAUNCH((embedding_forward_kernel<V, T>), static_cast<unsigned>((N + rows - 1) / rows), dim3(32, rows), 0,
+               dev.stream, out, tokens, wte, wpe, N, seq, C);
+    };
+    if (can_pack<T>(C, out, wte, wpe))
+        launch.template operator()<packed<T>>();
+    else
+        launch.template operator()<1>();
+}
+
+// sorted (N) = tokens (N) in ascending order, place (N) = where each comes from; equal ones in their order there.
+// spare (2,N) is for the kernel's own use. One block of 32 warps; each takes a run of the places, one after another.
+constexpr int sort_warps = 32, sort_digits = 256;
+static __global__ void __launch_bounds__(32 * sort_warps, 1)
+    sort_tokens_kernel(int32_t* sorted, int32_t* place, int32_t* spare, const int32_t* tokens, int N) {
+    __shared__ int next[sort_warps][sort_digits];  // first how many, then where a warp puts its next place of a digit
+    __shared__ int total[sort_digits];
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int share = (N + 32 * sort_warps - 1) / (32 * sort_warps) * 32;  // of a warp
+    const int begin = min(warp * share, N), end = min(begin + share, N);
+    unsigned all_bits = 0;
+    for (int i = begin + lane; i < end; i += 32) {
+        spare[i] = i;
+        all_bits |= static_cast<unsigned>(tokens[i]);
+    }
+    int32_t *from = spare, *to = spare + N;
+    for (int shift = 0; shift < 32 && __syncthreads_or(all_bits >> shift != 0); shift += 8) {
+        const auto digit = [&](int32_t p) { return static_cast<unsigned>(tokens[p]) >> shift & (sort_digits - 1); };
+        for (int d = lane; d < sort_digits; d += 32) next[warp][d] = 0;
+        __syncwarp();
+        for (int i = begin + lane; i < end; i += 32) atomicAdd(&next[warp][digit(from[i])], 1);
+        __syncthreads();
+        // where each digit starts: a prefix sum over the digits' totals
+        int sum = 0;
+        if (thread < sort_digits) {
+            for (int w = 0; w < sort_warps; ++w) sum += next[w][thread];
+            total[thread] = sum;
+        }
+        __syncthreads();
+        for (int distance = 1; distance < sort_digits; distance *= 2) {
+            const int before = thread < sort_digits && thread >= distance ? total[thread - distance] : 0;
+            __syncthreads();
+            if (thread < sort_digits) total[thread] += before;
+            __syncthreads();
+        }
+        if (thread < sort_digits) {
+            int start = total[thread] - sum;
+            for (int w = 0; w < sort_warps; ++w) {
+                const int count = next[w][thread];
+                next[w][thread] = start;
+                start += count;
+            }
+        }
+        __syncthreads();
+        for (int first = begin; first < end; first += 32) {
+            const bool valid = first + lane < end;
+            const unsigned valid_lanes = __ballot_sync(0xffffffff, valid);
+            if (valid) {
+                const int32_t p = from[first + lane];
+                const unsigned d = digit(p), same = __match_any_sync(valid_lanes, d);
+                const int rank = __popc(same & ((1u << lane) - 1));
+                const int start = next[warp][d];
+                __syncwarp(valid_lanes);
+                if (rank == 0) next[warp][d] = start + __popc(same);
+                to[start + rank] = p;
+            }
+            __syncwarp();
+        }
+        int32_t* const swap = from;
+        from = to, to = swap;
+    }
+    __syncthreads();
+    for (int i = begin + lane; i < end; i += 32) place[i] = from[i], sorted[i] = tokens[from[i]];
+}
+
+// The sum over a chunk's rows of dout of each token: added to dwte's row if all of the token's places are here, else
+// written to partial (chunks,2,C): [0] if it began in an earlier chunk, [1] if it begins here and goes on.
+// A warp for each chunk and each slice of 32 * V channels. Grid (chunks / warps, slices), block (32, warps).
+constexpr int chunk_rows = 32, chunk_warps = 4;
+template <int V, class T>
+__global__ void __launch_bounds__(32 * chunk_warps)
+    embedding_chunks_kernel(float* dwte, float* __restrict__ partial, const T* __restrict__ dout,
+                            const int32_t* __restrict__ sorted, const int32_t* __restrict__ place, int64_t N,
+                            int64_t C) {
+    constexpr int AHEAD = 4;  // rows on their way
+    const int64_t chunk = int64_t{blockIdx.x} * chunk_warps + threadIdx.y;
+    const int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, N);
+    const int64_t c = (int64_t{blockIdx.y} * 32 + threadIdx.x) * V;
+    if (begin >= N || c >= C) return;
+    bool began_before = begin > 0 && sorted[begin - 1] == sorted[begin];
+    float sum[V] = {}, x[AHEAD][V];
+    for (int64_t first = begin; first < end; first += AHEAD) {
+        UNROLL for (int a = 0; a < AHEAD; ++a) if (first + a < end) load(x[a], dout + place[first + a] * C + c);
+        UNROLL for (int a = 0; a < AHEAD; ++a) {
+            const int64_t i = first + a;
+            if (i >= end) break;
+            UNROLL for (int v = 0; v < V; ++v) sum[v] += x[a][v];
+            const bool goes_on = i + 1 < N && sorted[i + 1] == sorted[i];
+            if (goes_on && i + 1 < end) continue;
+            if (goes_on || began_before) {
+                store(partial + (2 * chunk + (began_before ? 0 : 1)) * C + c, sum);
+            } else {
+                float* const target = dwte + sorted[i] * C + c;
+                float before[V];
+                load(before, target);
+                UNROLL for (int v = 0; v < V; ++v) before[v] += sum[v];
+                store(target, before);
+            }
+            began_before = false;
+            UNROLL for (int v = 0; v < V; ++v) sum[v] = 0;
+        }
+    }
+}
+
+// dwte's rows of the tokens that begin in one chunk and go on in the next += their partial sums. Block (32, 8) for each
+// chunk and 32 channels: each threadIdx.y adds every 8th partial sum, then those 8 are added. Grid (chunks, slices).
+static __global__ void __launch_bounds__(256)
+    embedding_partial_kernel(float* dwte, const float* __restrict__ partial, const int32_t* __restrict__ sorted,
+                             int64_t N, int64_t C) {
+    __shared__ float tile[8][32];
+    const int64_t chunk = blockIdx.x, begin = chunk * chunk_rows, end = begin + chunk_rows;
+    if (end >= N) return;
+    const int32_t token = sorted[end - 1];
+    const bool began_before = begin > 0 && sorted[begin - 1] == token;
+    if (began_before || sorted[end] != token) return;
+    const int64_t c = int64_t{blockIdx.y} * 32 + threadIdx.x;
+    float sum = 0;
+    if (c < C) {
+        if (threadIdx.y == 0) sum = partial[(2 * chunk + 1) * C + c];
+        for (int64_t k = chunk + 1 + threadIdx.y; k * chunk_rows < N && sorted[k * chunk_rows] == token; k += 8)
+            sum += partial[2 * k * C + c];
+    }
+    tile[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y > 0 || c >= C) return;
+    UNROLL for (int y = 1; y < 8; ++y) sum += tile[y][threadIdx.x];
+    dwte[token * C + c] += sum;
+}
+
+// dwpe (seq,C) += dout summed over the batch, in order. A thread for V channels of a position; block (32, positions).
+template <int V, class T>
+__global__ void __launch_bounds__(256)
+    embedding_positions_kernel(float* dwpe, const T* __restrict__ dout, int64_t B, int64_t seq, int64_t C) {
+    const int64_t t = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+    if (t >= seq) return;
+    for (int64_t c = threadIdx.x * V; c < C; c += 32 * V) {
+        float sum[V] = {};
+        for (int64_t b = 0; b < B; ++b) {
+            float x[V];
+            load_once(x, dout + (b * seq + t) * C + c);
+            UNROLL for (int v = 0; v < V; ++v) sum[v] += x[v];
+        }
+        float before[V];
+        load(before, dwpe + t * C + c);
+        UNROLL for (int v = 0; v < V; ++v) before[v] += sum[v];
+        store(dwpe + t * C + c, before);
+    }
+}
+
+// dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
+template <class T>
+void embedding_backward(Cuda& dev, float* dwte, float* dwpe, const T* dout, const int32_t* tokens, int64_t B,
+                        int64_t seq, int64_t C) {
+    const int64_t N = B * seq, chunks = (N + chunk_rows - 1) / chunk_rows;
+    const Timed timed(dev, "embedding_backward", 0, 2 * product(N, C, sizeof(T)) + 2 * product(N + seq, C, 4));
+    if (N == 0 || C == 0) return;
+    const int64_t list = (N + 3) / 4 * 4;  // the partial sums after the lists stay aligned
+    int32_t* const sorted = reinterpret_cast<int32_t*>(dev.scratch(4 * list + chunks * 2 * C));
+    int32_t *const place = sorted + list, *const spare = place + list;
+    float* const partial = reinterpret_cast<float*>(spare + 2 * list);
+    LAUNCH(sort_tokens_kernel, 1, 32 * sort_warps, 0, dev.stream, sorted, place, spare, tokens, static_cast<int>(N));
+    const auto launch = [&]<int V>() {
+        const auto slices = static_cast<unsigned>((C + 32 * V - 1) / (32 * V));
+        LAUNCH((embedding_chunks_kernel<V, T>),
+               dim3(static_cast<unsigned>((chunks + chunk_warps - 1) / chunk_warps), slices), dim3(32, chunk_warps), 0,
+               dev.stream, dwte, partial, dout, sorted, place, N, C);
+        constexpr unsigned positions = 8;
+        LAUNCH((embedding_positions_kernel<V, T>), static_cast<unsigned>((seq + positions - 1) / positions),
+               dim3(32, positions), 0, dev.stream, dwpe, dout, B, seq, C);
+    };
+    if (can_pack<T>(C, dout) && can_pack<float>(C, dwte, dwpe))
+        launch.template operator()<packed<T>>();
+    else
+        launch.template operator()<1>();
+    LAUNCH(embedding_partial_kernel, dim3(static_cast<unsigned>(chunks), static_cast<unsigned>((C + 31) / 32)),
+           dim3(32, 8), 0, dev.stream, dwte, partial, sorted, N, C);
+}
