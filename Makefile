@@ -95,6 +95,7 @@ ifeq (x86_64,$(shell uname -m))
 $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 
+$(B)/train_gpt2: $(B)/train_gpt2_cpu.o
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 

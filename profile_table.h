@@ -6,20 +6,19 @@
 #include <cstdio>
 #include <vector>
 
-#include "layers/peak_cpu.h"
 #include "layers/profile.h"
 
-// A row for each layer function: time a step, its share, and its rate beside the machine's measured peak. Rows and "all
-// else" (drawing batches, the sum of the losses) add up to the steps' time.
-inline void print_profile(const Profile& profile, int64_t steps, double step_seconds) {
+// A row for each layer function: time a step, its share, and its rate beside the device's peak. Rows and "all else"
+// (drawing batches, the sum of the losses) add up to the steps' time.
+inline void print_profile(const Profile& profile, int64_t steps, double step_seconds, double flops_peak,
+                          double bytes_peak) {
     if (steps == 0) return;
     using Named = std::pair<std::string, Profile::Row>;
     std::vector<Named> rows(profile.rows().begin(), profile.rows().end());
     std::sort(rows.begin(), rows.end(),
               [](const Named& a, const Named& b) { return a.second.seconds > b.second.seconds; });
-    const double flops_peak = measure_fma_peak(), bytes_peak = measure_copy_bandwidth(),
-                 each = 1e3 / static_cast<double>(steps);
-    std::printf("profile of %" PRId64 " steps; FMA peak %.0f GFLOP/s, streaming copy %.1f GB/s, measured now\n", steps,
+    const double each = 1e3 / static_cast<double>(steps);
+    std::printf("profile of %" PRId64 " steps; peak %.0f GFLOP/s, streaming copy %.1f GB/s, measured now\n", steps,
                 flops_peak / 1e9, bytes_peak / 1e9);
     double rest = step_seconds;
     for (const auto& [name, row] : rows) {

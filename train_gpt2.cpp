@@ -10,7 +10,9 @@
 #include <iostream>
 #include <memory>
 
-#include "gpt2.h"
+#include <omp.h>
+
+#include "device_model.h"
 #include "gpt2_init.h"
 #include "io/checkpoint.h"
 #include "io/convert.h"
@@ -22,18 +24,12 @@
 #include "io/report.h"
 #include "io/text_cache.h"
 #include "io/tokenizer.h"
-#include "layers/peak_cpu.h"
-#include "memory_plan.h"
 #include "profile_table.h"
 #include "progress.h"
 #include "sampler.h"
 #include "schedule.h"
 
 namespace {
-
-std::unique_ptr<Model> make_model(const GPT2Config& config, int64_t B, int64_t T, Keep keep, bool bf16_products) {
-    return std::make_unique<GPT2<Cpu>>(Cpu(bf16_products), config, B, T, keep);
-}
 
 // The mean loss over some windows of a stream, `batch` windows of equal length at a time.
 double mean_loss(Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch,
@@ -99,17 +95,13 @@ public:
                           : options.recompute == "ln"   ? Keep::recompute_ln
                           : options.recompute == "gelu" ? Keep::recompute_gelu
                                                         : Keep::training;
-        const bool bf16_products = options.matmul == "bf16";
-        if (bf16_products && !gemm_bf16::available)
-            bad_input("--matmul", "precision", "bf16",
-                      "fp32: the CPU that this program was built for lacks AVX512-BF16", "leave it out");
-        const MemoryPlan plan(config, options.batch, options.seq, keep, bf16_products);
-        std::printf("memory: %s\n", plan.text().c_str());
-        plan.check("make --batch, --seq or the model smaller, or --recompute block");
+        const std::string plan = plan_memory(options, config, options.batch, options.seq, keep,
+                                             "make --batch, --seq or the model smaller, or --recompute block");
+        std::printf("memory: %s\n", plan.c_str());
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
-        model = make_model(config, options.batch, options.seq, keep, bf16_products);
+        model = make_model(options, config, options.batch, options.seq, keep);
         const Model::HostState host = model->download();
         optimizer_state = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())
@@ -136,7 +128,7 @@ public:
             return;
         }
         Progress progress(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
-                          measure_fma_peak());
+                          peak_flops(options));
         const double start = seconds_now() - state.seconds;
         if (state.step == 0 && options.eval_every > 0) evaluate(seconds_now() - start);
         Profile profile;
@@ -168,7 +160,8 @@ public:
             }
         }
         report();
-        if (options.profile) print_profile(profile, state.step - first_step, step_seconds);
+        if (options.profile)
+            print_profile(profile, state.step - first_step, step_seconds, peak_flops(options), peak_bytes());
         std::printf("done: %s/report.html%s\n", options.out.c_str(),
                     options.save_every > 0 ? (", model in " + options.out + "/latest").c_str() : "");
     }
@@ -229,8 +222,8 @@ private:
                     c.layers, c.heads, c.channels, c.context, c.vocab, static_cast<double>(model->table.size) / 1e6);
         std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n", options.data.c_str(),
                     data.train.tokens(), data.val.tokens());
-        std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %d threads\n", options.steps,
-                    options.total_batch, omp_get_max_threads());
+        std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
+                    device_name().c_str());
         if (state.step > 0) std::printf("resuming after step %" PRId64 " from %s\n", state.step, checkpoint.c_str());
     }
 
@@ -315,8 +308,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
         bad_input("--seq", "tokens", std::to_string(seq),
                   "at most the model's context " + std::to_string(config.context), "make it smaller");
     const int64_t T = seq > 0 ? seq : config.context;
-    MemoryPlan(config, B, T, Keep::inference, false).check("make --batch or --seq smaller");
-    auto model = make_model(config, B, T, Keep::inference, false);
+    plan_memory(options, config, B, T, Keep::inference, "make --batch or --seq smaller");
+    auto model = make_model(options, config, B, T, Keep::inference);
     read_model(path, config, model->download().parameters);
     model->upload();
     return {std::move(model), tokenizer};

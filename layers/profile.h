@@ -5,6 +5,10 @@
 #include <map>
 #include <string>
 
+inline double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Of counts, without overflow.
 template <class... Count>
 double product(Count... counts) {

@@ -1,0 +1,23 @@
+// What the program asks of the device that it is built for. train_gpt2_cpu.cpp answers for the CPU; the training loop
+// and the other commands, in train_gpt2.cpp, know no more of it than this.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gpt2_model.h"
+#include "io/options.h"
+
+// How much memory a model for batches of at most B x T tokens takes, in one line. Throws InputError, naming `remedy`,
+// if that is more than there is, or where the device cannot do what the options ask for.
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+                        const std::string& remedy);
+
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep);
+
+// What it can do at best, which speed is compared with: FLOP/s in the options' precision, bytes/s copied.
+double peak_flops(const Options& options);
+double peak_bytes();
+
+// "2 threads"
+std::string device_name();

@@ -1,0 +1,29 @@
+// The program's device is the CPU.
+#include <omp.h>
+
+#include "device_model.h"
+#include "gpt2.h"
+#include "io/error.h"
+#include "layers/peak_cpu.h"
+#include "memory_plan.h"
+
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+                        const std::string& remedy) {
+    const bool bf16_products = options.matmul == "bf16";
+    if (bf16_products && !gemm_bf16::available)
+        bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
+                  "leave it out");
+    const MemoryPlan plan(config, B, T, keep, bf16_products);
+    plan.check(remedy);
+    return plan.text();
+}
+
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    return std::make_unique<GPT2<Cpu>>(Cpu(options.matmul == "bf16"), config, B, T, keep);
+}
+
+double peak_flops(const Options&) { return measure_fma_peak(); }
+
+double peak_bytes() { return measure_copy_bandwidth(); }
+
+std::string device_name() { return std::to_string(omp_get_max_threads()) + " threads"; }
