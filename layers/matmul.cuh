@@ -54,16 +54,16 @@ __global__ void __launch_bounds__(256)
     }
 }
 // sums (n) += in order, each of parts (count,n)
-inline __global__ void __launch_bounds__(256)
-    add_parts_kernel(float* sums, const float* __restrict__ parts, int count, int64_t n) {
+template <class T>
+__global__ void __launch_bounds__(256) add_parts_kernel(T* sums, const T* __restrict__ parts, int count, int64_t n) {
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    float sum = 0;
+    T sum = 0;
     for (int part = 0; part < count; ++part) sum += parts[part * n + i];
     sums[i] += sum;
 }
 inline void add_parts(Cuda& dev, float* sums, const float* parts, int count, int64_t n) {
-    LAUNCH(add_parts_kernel, static_cast<unsigned>((n + 255) / 256), 256, 0, dev.stream, sums, parts, count, n);
+    LAUNCH(add_parts_kernel<float>, static_cast<unsigned>((n + 255) / 256), 256, 0, dev.stream, sums, parts, count, n);
 }
 // dbias (OC) += sum over rows of dout (N,OC), in a shape that N alone determines
 template <class T>
