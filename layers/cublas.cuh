@@ -17,7 +17,7 @@
 inline void cublas_check(cublasStatus_t s, const char* what,
                          std::source_location at = std::source_location::current()) {
     if (s != CUBLAS_STATUS_SUCCESS)
-        throw std::runtime_error(std::string(what) + ": " + cublasGetStatusString(s) + ", " + at.file_name() + ":" +
+        throw std::runtime_error(std::string(what) + ": " + cublasLtGetStatusString(s) + ", " + at.file_name() + ":" +
                                  std::to_string(at.line()));
 }
 

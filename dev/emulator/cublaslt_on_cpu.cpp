@@ -233,7 +233,7 @@ cublasStatus_t destroy(T* p) {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
-const char* cublasGetStatusString(cublasStatus_t status) {
+const char* cublasLtGetStatusString(cublasStatus_t status) {
     switch (status) {
         case CUBLAS_STATUS_SUCCESS:
             return "CUBLAS_STATUS_SUCCESS";
