@@ -116,6 +116,12 @@ static Place find_place(const char* p) {
     return {};
 }
 
+void becomes_unwritten(const void* p, size_t bytes) {
+    if (!instrumented) return;
+    const Place place = find_place(static_cast<const char*>(p));
+    for (size_t i = 0; i < bytes; ++i) place.bytes[static_cast<size_t>(place.at) + i].write = {};
+}
+
 // What a kernel may access beside: threadIdx and the like, its parameters, constants.
 static bool harmless(const char* p, Kind kind) {
     const Launch& l = *running->launch;

@@ -12,6 +12,7 @@ struct Byte;
 std::shared_ptr<Byte[]> new_bytes(size_t count);  // of a new allocation, never written to
 
 void host_has_written(const void* p, size_t bytes);
+void becomes_unwritten(const void* p, size_t bytes);  // by the current thread
 void launch_begins(uint64_t blocks);
 void block_begins(uint64_t number);
 // What threads did before comes before what they do after.

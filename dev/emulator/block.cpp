@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <cstdarg>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <random>
 
 #include "dev/emulator/access.h"
 #include "dev/emulator/memory.h"
+#include "dev/emulator/ptx_on_cpu.h"
 
 namespace emulator {
 
@@ -92,6 +94,7 @@ void Block::entry() {
     Internal::inside = false;
     block.launch->call(block.launch->parameters);
     const Internal scope;
+    copies_end();
     Thread& thread = *block.current;
     thread.gone = true;
     ++block.gone_;
@@ -123,6 +126,7 @@ void Block::run(const Launch& l, uint64_t n) {
         ready_.push_back(&thread);
     }
     block_begins(n);
+    copies_begin();
     dynamic = dynamic_end - (l.dynamic_shared + 15) / 16 * 16;
     poison(dynamic, static_cast<size_t>(dynamic_end - dynamic));
     for (const SharedVariable& v : shared_variables()) poison(thread_locals() + v.offset, v.size);
@@ -329,6 +333,21 @@ template float atomic(float*, float, float (*)(float, float));
 template double atomic(double*, double, double (*)(double, double));
 
 // --- launches
+// Bytes of dynamic shared memory: what a kernel may have unless more is asked for, and what it may ask for.
+constexpr size_t usual_shared = 48 * 1024, largest_shared = 227 * 1024;
+static std::mutex shared_allowed_mutex;
+static std::map<const void*, size_t> shared_allowed;
+
+bool allow_shared(const void* kernel, size_t bytes) {
+    const std::lock_guard lock(shared_allowed_mutex);
+    if (bytes <= largest_shared) shared_allowed[kernel] = bytes;
+    return bytes <= largest_shared;
+}
+static size_t allowed_shared(const void* kernel) {
+    const std::lock_guard lock(shared_allowed_mutex);
+    return std::max(usual_shared, shared_allowed[kernel]);
+}
+
 void run(const Launch& l) {
     const auto fail = [&](const std::string& what) {
         const std::string name = function_name(l.function);
@@ -340,8 +359,10 @@ void run(const Launch& l) {
         fail("launched with a grid of " + show(l.grid) + " blocks");
     if (threads == 0 || threads > max_threads || l.block.z > 64)
         fail("launched with a block of " + show(l.block) + " threads");
-    if (l.dynamic_shared > max_dynamic_shared)
-        fail("launched with " + std::to_string(l.dynamic_shared) + " bytes of dynamic shared memory");
+    const size_t allowed = allowed_shared(l.function);
+    if (l.dynamic_shared > allowed)
+        fail("launched with " + std::to_string(l.dynamic_shared) + " bytes of dynamic shared memory, where " +
+             std::to_string(allowed) + " are allowed");
     failed = false;
     std::vector<uint64_t> order(blocks);
     std::iota(order.begin(), order.end(), uint64_t{0});

@@ -5,6 +5,7 @@
 //   block.h    a grid, its blocks, barriers, what the lanes of a warp do together, and how a launch fails
 //   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN
 //   faults.cpp addresses that nothing is mapped at
+//   ptx_on_cpu.h  tensor cores, ldmatrix, cp.async
 //   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
 // A launch runs to its end before it returns: streams and events are in order by themselves, and what a host forgets to
 // wait for goes unnoticed. Blocks that wait for each other are not for it: a fence orders nothing here.
@@ -54,6 +55,7 @@ constexpr int warpSize = 32;
 
 enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation };
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
 using cudaStream_t = struct EmulatedStream*;
 using cudaEvent_t = struct EmulatedEvent*;
@@ -82,6 +84,7 @@ struct Launch {
     const void* function;
 };
 void run(const Launch&);
+bool allow_shared(const void* kernel, size_t bytes);  // of dynamic shared memory
 
 template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t,
@@ -242,6 +245,12 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 // A small A100: so that small tests have more work than fits it at once.
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     return *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 8, cudaSuccess;
+}
+template <class... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+    return emulator::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(bytes))
+               ? cudaSuccess
+               : cudaErrorInvalidValue;
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t e) {

@@ -53,7 +53,7 @@ std::string damaged_shared_variable();
 char* thread_locals();  // of the calling OS thread
 size_t thread_locals_size();
 
-constexpr size_t max_dynamic_shared = 228 * 1024 - page;
+constexpr size_t max_dynamic_shared = 228 * 1024;  // in whole pages; a launch may have 1 KiB less
 
 // The source line of the instruction before `pc`, and of the calls inlined around it, by the debugging information.
 std::string source_lines(const void* pc);
