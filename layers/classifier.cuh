@@ -119,12 +119,14 @@ void classifier_forward(Cuda& dev, float* losses, const T* inp, const T* weight,
 
 // forward: losses = log(sum of e^logits) - logits[target]
 // dlogits = scale * (softmax(logits) - onehot(target)): the gradient of scale * (sum of losses)
-// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp
+// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp, = unless accumulate
 template <class T>
 void classifier_forward_backward(Cuda& dev, float* losses, T* dinp, float* dweight, const T* inp, const T* weight,
-                                 const int32_t* targets, int64_t N, int64_t C, int64_t V, float scale) {
+                                 const int32_t* targets, int64_t N, int64_t C, int64_t V, float scale,
+                                 bool accumulate = true) {
     const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
     const int64_t Vp = classifier_padded(V);
+    if (N == 0 && !accumulate) zero(dev, dweight, Vp * C);
     classifier_chunks<true>(
         dev, losses, inp, weight, targets, N, C, V, scale, [&](int64_t first, int64_t rows, const T* dlogits) {
             multiply(dev, Product<T, float>{.out = dweight,
@@ -134,7 +136,7 @@ void classifier_forward_backward(Cuda& dev, float* losses, T* dinp, float* dweig
                                             .N = C,
                                             .K = rows,
                                             .a_transposed = true,
-                                            .beta = 1});
+                                            .beta = accumulate || first > 0 ? 1.0f : 0.0f});
             multiply(dev,
                      Product<T, T>{.out = dinp + first * C, .a = dlogits, .b = weight, .M = rows, .N = C, .K = Vp});
         });

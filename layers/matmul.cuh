@@ -95,12 +95,20 @@ void linear_forward(Cuda& dev, T* out, const T* inp, const T* weight, const T* b
     if (bias) add_bias(dev, out, bias, N, OC);
 }
 
-// dweight (OC,C) += doutᵀ · inp        dbias (OC) += sum over rows of dout; may be null
+// dweight (OC,C) += doutᵀ · inp, = unless accumulate        dbias (OC) += sum over rows of dout; may be null
 template <class T>
 void linear_parameters_backward(Cuda& dev, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N,
-                                int64_t C, int64_t OC) {
+                                int64_t C, int64_t OC, bool accumulate) {
     const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
-    Product<T, float> p{.out = dweight, .a = dout, .b = inp, .M = OC, .N = C, .K = N, .a_transposed = true, .beta = 1};
+    if (N == 0) return accumulate ? void() : zero(dev, dweight, OC * C);
+    Product<T, float> p{.out = dweight,
+                        .a = dout,
+                        .b = inp,
+                        .M = OC,
+                        .N = C,
+                        .K = N,
+                        .a_transposed = true,
+                        .beta = accumulate ? 1.0f : 0.0f};
     if (!dbias) return multiply(dev, p);
     const Product<T, float> weight_alone = p;
     float* const sums = dev.scratch(OC);
@@ -120,11 +128,12 @@ void matmul_forward(Cuda& dev, T* out, const T* inp, const T* weight, const std:
 
 // forward: out = inp · weightᵀ + bias
 // dinp (N,C) = dout · weight      dweight (OC,C) += doutᵀ · inp      dbias (OC) += sum over rows of dout; may be null
+// Where accumulate is false dweight is =; dbias is += always.
 template <class T>
 void matmul_backward(Cuda& dev, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
-                     int64_t N, int64_t C, int64_t OC) {
+                     int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
+    linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
     if (N == 0) return;
-    linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC);
     const Timed timed(dev, "matmul_backward_input", 2 * product(N, C, OC), 0);
     multiply(dev, Product<T, T>{.out = dinp, .a = dout, .b = weight, .M = N, .N = C, .K = OC});
 }
@@ -151,12 +160,12 @@ void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weigh
 }
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
-// dpre = (dout · weight) * gelu'(pre)        dweight += doutᵀ · inp        dbias += sum over rows of dout; may be null
+// dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
 template <class T>
 void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, const T* dout, const T* inp, const T* pre,
-                          const T* weight, int64_t N, int64_t C, int64_t OC) {
+                          const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
+    linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
     if (N == 0) return;
-    linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC);
     const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
     const Product<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
     Product<T, T> fused = plain;
