@@ -126,7 +126,7 @@ $(B)/dev/%_cuda/ladder.o: dev/%_cuda/ladder.cpp
 
 $(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -Xcompiler -fopenmp $^ -o $@
+	$(Q)$(NVCC) -Xcompiler -fopenmp $^ -lcublasLt -o $@
 else
 $(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
