@@ -1,11 +1,11 @@
 // What a step knows of itself on the Cuda device: its loss, its gradients' norm, and whether to apply its update, all
-// in device memory. Sums are in double, of a shape that depends on n alone: the same bits on every GPU.
+// in device memory. Sums are in double, of a shape that n and alignment alone decide: the same bits on every GPU.
 #pragma once
 
 #include "layers/cuda_common.cuh"
 #include "layers/step_status.h"
 
-constexpr int norm_threads = 512, norm_blocks = 1024;
+constexpr int norm_threads = 512, most_norm_blocks = 1024;
 
 // The sum of x over the block's norm_threads threads, for thread 0.
 __device__ __forceinline__ double block_sum(double x) {
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(norm_threads)
     if (threadIdx.x == 0) s->loss += scale * sum;
 }
 
-// partial (norm_blocks): each block's share of the sum of squares.
+// partial (blocks): each block's share of the sum of squares.
 template <int V>
 __global__ void __launch_bounds__(norm_threads)
     sum_of_squares_kernel(double* __restrict__ partial, const float* __restrict__ x, int64_t n) {
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(norm_threads)
         load_once<W>(y, x + i);
         UNROLL for (int v = 0; v < W; ++v) sum += static_cast<double>(y[v]) * static_cast<double>(y[v]);
     };
-    const int64_t thread = int64_t{blockIdx.x} * norm_threads + threadIdx.x, threads = norm_blocks * norm_threads;
+    const int64_t thread = int64_t{blockIdx.x} * norm_threads + threadIdx.x,
+                  threads = int64_t{gridDim.x} * norm_threads;
     for (int64_t i = thread; i < vectors; i += threads) add.template operator()<V>(i * V);
     if (vectors * V + thread < n) add.template operator()<1>(vectors * V + thread);
     sum = block_sum(sum);
@@ -50,9 +51,9 @@ __global__ void __launch_bounds__(norm_threads)
 
 // One block. NaN compares false: it is never applied.
 static __global__ void __launch_bounds__(norm_threads)
-    decide_kernel(StepStatus* s, const double* __restrict__ partial, StepLimits limits) {
+    decide_kernel(StepStatus* s, const double* __restrict__ partial, int blocks, StepLimits limits) {
     double sum = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < norm_blocks; i += norm_threads) sum += partial[i];
+    for (int i = static_cast<int>(threadIdx.x); i < blocks; i += norm_threads) sum += partial[i];
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
     const double norm = sqrt(sum);
@@ -71,12 +72,14 @@ inline void add_loss(Cuda& dev, StepStatus* s, const float* losses, int64_t n, d
 // s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss
 inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const StepLimits& limits) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
-    double* const partial = reinterpret_cast<double*>(dev.scratch(2 * norm_blocks));
+    constexpr int64_t share = 16 * norm_threads;  // at least, of a block
+    const int blocks = static_cast<int>(std::clamp<int64_t>(n / share, 1, most_norm_blocks));
+    double* const partial = reinterpret_cast<double*>(dev.scratch(2 * blocks));
     if (can_pack<float>(packed<float>, gradients))
-        LAUNCH(sum_of_squares_kernel<packed<float>>, norm_blocks, norm_threads, 0, dev.stream, partial, gradients, n);
+        LAUNCH(sum_of_squares_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, gradients, n);
     else
-        LAUNCH(sum_of_squares_kernel<1>, norm_blocks, norm_threads, 0, dev.stream, partial, gradients, n);
-    LAUNCH(decide_kernel, 1, norm_threads, 0, dev.stream, s, partial, limits);
+        LAUNCH(sum_of_squares_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, gradients, n);
+    LAUNCH(decide_kernel, 1, norm_threads, 0, dev.stream, s, partial, blocks, limits);
 }
 
 // The kernels of the update look for themselves.
