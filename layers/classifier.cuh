@@ -9,13 +9,12 @@
 // weight has Vp rows, those of the padding finite. All Vp columns of logits are made, so that their rows are aligned
 // for the widest accesses and for cuBLASLt.
 constexpr int64_t classifier_padded(int64_t V) { return (V + 127) / 128 * 128; }
-// Of a chunk. At GPT-2's vocabulary 8192 bf16 rows are 786 MiB, and its products keep a large GPU busy for
-// milliseconds, besides which reading and writing all of dweight once more for each chunk is little.
-constexpr int64_t classifier_chunk = 8192;
-// Scratch memory that the classifier takes of its device, in floats.
+// Scratch memory that the classifier takes of its device, in floats: logits of a chunk of rows. At GPT-2's vocabulary
+// 8192 rows in bf16 are 786 MiB. More would gain little: their products have 1.9e12 operations, milliseconds of a large
+// GPU, besides which reading and writing all of dweight (148 MiB) for each chunk is little.
 template <class T>
-constexpr int64_t classifier_scratch(int64_t N, int64_t V) {
-    return std::min(N, classifier_chunk) * classifier_padded(V) * static_cast<int64_t>(sizeof(T)) / 4;
+int64_t classifier_scratch(const Cuda& dev, int64_t N, int64_t V) {
+    return std::min(N, dev.classifier_rows) * classifier_padded(V) * static_cast<int64_t>(sizeof(T)) / 4;
 }
 
 // The sum of e^x over some x, as sum * e^largest (Milakov & Gimelshein 2018, "Online normalizer calculation for
@@ -90,9 +89,9 @@ template <bool GRADIENT, class T, class F>
 void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, const int32_t* targets, int64_t N,
                        int64_t C, int64_t V, float scale, const F& f) {
     const int64_t Vp = classifier_padded(V);
-    T* const logits = reinterpret_cast<T*>(dev.scratch(classifier_scratch<T>(N, V)));
-    for (int64_t first = 0; first < N; first += classifier_chunk) {
-        const int64_t rows = std::min(classifier_chunk, N - first);
+    T* const logits = reinterpret_cast<T*>(dev.scratch(classifier_scratch<T>(dev, N, V)));
+    for (int64_t first = 0; first < N; first += dev.classifier_rows) {
+        const int64_t rows = std::min(dev.classifier_rows, N - first);
         multiply(
             dev,
             Product<T, T>{
