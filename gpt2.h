@@ -10,6 +10,7 @@
 #include "gpt2_tensors.h"
 #include "layers/bf16.h"
 #include "layers/layers.h"
+#include "nonfinite.h"
 
 // Scalar is how parameters and activations are stored. Statistics, losses and all that belongs to the optimizer are
 // fp32 where that is bf16; the parameters are then the rounded copy of `master`.
@@ -65,14 +66,15 @@ public:
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
         matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, a(t.fch_gelu), a(t.fch), w(p.fcprojw),
-                             N, 4 * C, C);
-        matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C);
+                             N, 4 * C, C, accumulate);
+        matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C, accumulate);
         layernorm_backward(dev, a(t.dresidual2), dw(p.ln2w), dw(p.ln2b), a(t.dln2), a(t.residual2), w(p.ln2w),
                            s(t.ln2_mean), s(t.ln2_rstd), dout, N, C);
         matmul_backward(dev, a(t.datty), dw(p.attprojw), dw(p.attprojb), a(t.dresidual2), a(t.atty), w(p.attprojw), N,
-                        C, C);
+                        C, C, accumulate);
         attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), s(t.logsumexp), B, T, C, config.heads);
-        matmul_backward(dev, a(t.dln1), dw(p.qkvw), dw(p.qkvb), a(t.dqkv), a(t.ln1), w(p.qkvw), N, C, 3 * C);
+        matmul_backward(dev, a(t.dln1), dw(p.qkvw), dw(p.qkvb), a(t.dqkv), a(t.ln1), w(p.qkvw), N, C, 3 * C,
+                        accumulate);
         layernorm_backward(dev, a(t.dresidual1), dw(p.ln1w), dw(p.ln1b), a(t.dln1), a(t.residual1), w(p.ln1w),
                            s(t.ln1_mean), s(t.ln1_rstd), a(t.dresidual2), N, C);
     }
@@ -120,7 +122,7 @@ public:
         const auto s = [&](const Tensor& t) { return statistics(t); };
         const int64_t L = config.layers, C = config.channels, N = B * T;
         classifier_forward_backward(dev, s(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte),
-                                    targets, N, C, config.vocab, static_cast<wide>(scale));
+                                    targets, N, C, config.vocab, static_cast<wide>(scale), accumulate);
         layernorm_backward(dev, activations.get() + acts.dresidual1.at(L), dw(table.lnfw), dw(table.lnfb), a(acts.dlnf),
                            activations.get() + acts.residual1.at(L), w(table.lnfw), s(acts.lnf_mean), s(acts.lnf_rstd),
                            no_residual, N, C);
@@ -129,6 +131,7 @@ public:
             block_backward(l, B, T);
         }
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
+        accumulate = true;
     }
 
     double loss() override { return to_host(dev, status.get()).loss; }
@@ -150,10 +153,17 @@ public:
     }
 
     StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) override {
+        if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
         decide(dev, status.get(), gradients.get(), table.size, limits);
         if (may_apply(dev, status.get())) apply_update(optimizer, step);
-        zero(dev, gradients.get(), table.size);
+        for (const Parameter& p : table.rows)
+            if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+        accumulate = false;
         return step_result(take(dev, status.get()));
+    }
+
+    std::string find_nonfinite(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
+        return first_nonfinite(*this, x, y, B, T, scale);
     }
 
     HostState download() override {
@@ -169,6 +179,7 @@ public:
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
     Buffer<StepStatus> status;
+    bool accumulate = false;  // false: nothing is in `gradients`, and the products that go there are written with =
 
 private:
     wide* statistics(const Tensor& t, int64_t copy = 0) {

@@ -52,8 +52,9 @@ enum class Init { zeros, ones, normal, residual_projection };  // N(0, 0.02²), 
 struct Parameter : Tensor {
     Init init = Init::zeros;
     bool per_layer = false;
-    bool hf_transposed = false;  // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
-    std::string hf;              // Hugging Face's name below "transformer."; '#' stands for the block's number
+    bool gradient_is_product = false;  // a backward's matrix product is the first that is written there
+    bool hf_transposed = false;        // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
+    std::string hf;                    // Hugging Face's name below "transformer."; '#' stands for the block's number
 
     bool decay() const { return shape.size() == 2; }  // weight decay pulls on matrices only
     std::string hf_name(int64_t layer) const {
@@ -76,6 +77,7 @@ struct ParameterTable {
             p.name = name, p.shape = std::move(shape), p.init = init, p.hf = hf, p.offset = size;
             p.per_layer = p.hf.find('#') != std::string::npos;
             p.hf_transposed = p.per_layer && p.shape.size() == 2;
+            p.gradient_is_product = p.hf_transposed || p.name == "wte";
             p.copies = p.per_layer ? c.layers : 1;
             p.stride = p.piece();
             size += p.copies * p.stride;

@@ -34,10 +34,12 @@ void classifier_forward(Reference<T>& dev, T* losses, const T* inp, const T* wei
 
 // forward: losses = log(sum of e^logits) - logits[target]
 // dlogits = scale * (softmax(logits) - onehot(target)): the gradient of scale * (sum of losses)
-// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp
+// dinp (N,C) = dlogits · weight        dweight (V rows of Vp,C) += dlogitsᵀ · inp, = unless accumulate
 template <class T>
 void classifier_forward_backward(Reference<T>& dev, T* losses, T* dinp, T* dweight, const T* inp, const T* weight,
-                                 const int32_t* targets, int64_t N, int64_t C, int64_t V, T scale) {
+                                 const int32_t* targets, int64_t N, int64_t C, int64_t V, T scale,
+                                 bool accumulate = true) {
+    if (!accumulate) std::fill_n(dweight, V * C, T(0));
     classifier_forward(dev, losses, inp, weight, targets, N, C, V);
     std::vector<T> logits(static_cast<size_t>(V));
     for (int64_t n = 0; n < N; ++n) {

@@ -64,10 +64,10 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
 
 // forward: losses = log(sum of e^logits) - logits[target]
 // dlogits = scale * (softmax(logits) - onehot(target))
-// dinp (N,C) = dlogits · weight        dweight (Vp,C) += dlogitsᵀ · inp
+// dinp (N,C) = dlogits · weight        dweight (V rows of Vp,C) += dlogitsᵀ · inp, = unless accumulate
 inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, float* dweight, const float* inp,
                                         const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V,
-                                        float scale) {
+                                        float scale, bool accumulate = true) {
     const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
     using enum gemm::Order;
     const int64_t chunks = classifier::chunks(N, V);
@@ -84,6 +84,6 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
             row[targets[n]] -= scale;
         }
         gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C, false);
-        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C, true);
+        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C, accumulate || i > 0);
     }
 }

@@ -89,14 +89,7 @@ template <class T>
 void zero(Reference<T>&, T* x, int64_t n) {
     std::fill_n(x, n, T(0));
 }
-// Past the caches: what is zeroed is larger than they are, and would be read first to be written. x starts on a page.
-inline void zero(Cpu& dev, float* x, int64_t n) {
-    const Timed timed(dev, "zero_gradients", 0, static_cast<double>(sizeof(float)) * product(n));
-    const int64_t whole = n - n % simd::W;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < whole; i += simd::W) simd::stream(x + i, simd::vfloat{});
-    std::fill(x + whole, x + n, 0.0f);
-}
+inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
 
 // In double, in order.
 template <class Device, class T>

@@ -19,10 +19,12 @@ void matmul_forward(Reference<T>&, T* out, const T* inp, const T* weight, const 
 
 // forward: out = inp · weightᵀ + bias
 // dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
+// Where accumulate is false dweight is =, which saves zeroing and reading it; dbias is += always.
 template <class T>
 void matmul_backward(Reference<T>&, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp, const T* weight,
-                     int64_t N, int64_t C, int64_t OC) {
+                     int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     for (int64_t i = 0; i < N * C; ++i) dinp[i] = 0;
+    if (!accumulate) std::fill_n(dweight, OC * C, T(0));
     for (int64_t n = 0; n < N; ++n)
         for (int64_t o = 0; o < OC; ++o) {
             const T d = dout[n * OC + o];
@@ -43,11 +45,11 @@ void matmul_gelu_forward(Reference<T>& dev, T* out, T* pre, const T* inp, const 
 }
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
-// dpre = (dout · weight) * gelu'(pre)        dweight += doutᵀ · inp        dbias += sum over rows of dout
+// dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
 template <class T>
 void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, const T* pre,
-                          const T* weight, int64_t N, int64_t C, int64_t OC) {
-    matmul_backward(dev, dpre, dweight, dbias, dout, inp, weight, N, C, OC);
+                          const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
+    matmul_backward(dev, dpre, dweight, dbias, dout, inp, weight, N, C, OC, accumulate);
     gelu_backward(dev, dpre, pre, dpre, N * C);
 }
 

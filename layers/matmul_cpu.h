@@ -27,18 +27,18 @@ inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, cons
     gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, false);
 }
 
-// dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
+// dweight += doutᵀ · inp, = unless accumulate        dbias += sum over rows of dout        (dbias may be null)
 inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const float* dout, const float* inp,
-                                   int64_t N, int64_t C, int64_t OC) {
+                                   int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, true, {}, dbias);
+    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, accumulate, {}, dbias);
 }
 
 inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
-                            const float* weight, int64_t N, int64_t C, int64_t OC) {
+                            const float* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     matmul_backward_input(dev, dinp, dout, weight, N, C, OC);
-    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC);
+    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
 }
 
 // pre = inp · weightᵀ + bias        out = gelu(pre)
@@ -56,10 +56,10 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
         });
 }
 
-// dpre (N,C) = (dout · weight) * gelu'(pre)        dweight += doutᵀ · inp        dbias += sum over rows of dout
+// dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
 inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
                                  const float* inp, const float* pre, const float* weight, int64_t N, int64_t C,
-                                 int64_t OC) {
+                                 int64_t OC, bool accumulate = true) {
     {
         const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
         using enum gemm::Order;
@@ -70,7 +70,7 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
                 });
             });
     }
-    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC);
+    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
 }
 
 // out = residual + inp · weightᵀ + bias

@@ -13,6 +13,13 @@ struct Cut {
     int64_t tile_rows, tile_columns, block_columns;
 };
 
+inline Cut cut_of([[maybe_unused]] bool bf16_products) {
+#if defined(__AVX512BF16__)
+    if (bf16_products) return {gemm_bf16::side, gemm_bf16::side, gemm_bf16::NC};
+#endif
+    return {MR, NR, NC};
+}
+
 // How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
 // The least of what one thread has to do: its products, and copying its columns of B and, for each block of them, its
 // rows of a k_first A, where copying a value takes as long as some 20 multiply-adds of a vector lane.
@@ -29,12 +36,21 @@ inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, bool copies
     return best;
 }
 
-// What multiply() takes of each thread's scratch memory.
+// What a product takes of each thread's scratch memory.
 inline int64_t scratch_floats([[maybe_unused]] bool bf16_products) {
 #if defined(__AVX512BF16__)
     if (bf16_products) return gemm_bf16::scratch_floats();
 #endif
     return scratch_floats();
+}
+
+// gemm::block or gemm_bf16::block: C's rectangle [rows) x [columns) on the calling thread. `memory`: scratch_floats().
+template <Order A, Order B, class... Arguments>
+void block_in([[maybe_unused]] bool bf16_products, Arguments&&... arguments) {
+#if defined(__AVX512BF16__)
+    if (bf16_products) return gemm_bf16::block<A, B>(std::forward<Arguments>(arguments)...);
+#endif
+    block<A, B>(std::forward<Arguments>(arguments)...);
 }
 
 // C (M,N) = A · B, += with `accumulate`; then the epilogue. row_sums (M) += A's sums over k (k_first only), if not
@@ -43,24 +59,19 @@ template <Order A, Order B, class Epilogue = NoEpilogue>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
               float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue = {}, float* row_sums = nullptr) {
     const bool copies_a = A == Order::k_first;
-    const auto on_all_threads = [&](const Cut& cut, int64_t scratch, const auto& block) {
+    const bool bf16_products = cpu.bf16_products;
+    const Cut cut = cut_of(bf16_products);
 #pragma omp parallel
-        {
-            const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-            const int64_t across = threads_across(threads, M, N, copies_a, cut);
-            const Range n = part_of(ceil_div(N, cut.tile_columns), across, me % across);
-            const Range m = part_of(ceil_div(M, cut.tile_rows), threads / across, me / across);
-            block(cpu.scratch(scratch), Range{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)},
-                  Range{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)}, K, a, lda, b, ldb, c, ldc,
-                  accumulate, epilogue, row_sums);
-        }
-    };
-#if defined(__AVX512BF16__)
-    if (cpu.bf16_products)
-        return on_all_threads({gemm_bf16::side, gemm_bf16::side, gemm_bf16::NC}, gemm_bf16::scratch_floats(),
-                              gemm_bf16::block<A, B, Epilogue>);
-#endif
-    on_all_threads({MR, NR, NC}, scratch_floats(), block<A, B, Epilogue>);
+    {
+        const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+        const int64_t across = threads_across(threads, M, N, copies_a, cut);
+        const Range n = part_of(ceil_div(N, cut.tile_columns), across, me % across);
+        const Range m = part_of(ceil_div(M, cut.tile_rows), threads / across, me / across);
+        block_in<A, B>(bf16_products, cpu.scratch(scratch_floats(bf16_products)),
+                       Range{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)},
+                       Range{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)}, K, a, lda, b, ldb, c,
+                       ldc, accumulate, epilogue, row_sums);
+    }
 }
 
 }  // namespace gemm

@@ -152,6 +152,20 @@ TEST(Model, AccumulatedGradientsAreTheLargeBatchs) {
     expect_accumulation<Cpu>(1e-6);  // the same terms in another order: some roundings of the largest
 }
 
+TEST(Model, TheFirstBatchAfterAnUpdateOverwritesProducts) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    Trial<Cpu> added(tiny, parameters), written(tiny, parameters);
+    for (const Parameter& p : written.model.table.rows)
+        if (p.gradient_is_product)  // but for wte's padding, which nothing writes
+            std::fill_n(written.model.gradients.get() + p.offset,
+                        p.per_layer ? p.copies * p.stride : tiny.config.vocab * tiny.config.channels, NAN);
+    added.model.accumulate = true;
+    for (Trial<Cpu>* t : {&added, &written}) t->loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 0.1);
+    EXPECT_EQ(added.all_gradients(), written.all_gradients());
+    EXPECT_TRUE(written.model.accumulate);
+}
+
 TEST(Model, ABatchSmallerThanPlannedGivesTheSameBits) {
     Case large = tiny;
     large.B = 5, large.T = 40;

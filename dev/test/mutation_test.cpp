@@ -106,9 +106,10 @@ void matmul_forward(Mutant<D>& dev, Scalar<D>* out, const Scalar<D>* inp, const 
 
 template <class D>
 void matmul_backward(Mutant<D>& dev, Scalar<D>* dinp, Scalar<D>* dweight, Scalar<D>* dbias, const Scalar<D>* dout,
-                     const Scalar<D>* inp, const Scalar<D>* weight, int64_t N, int64_t C, int64_t OC) {
+                     const Scalar<D>* inp, const Scalar<D>* weight, int64_t N, int64_t C, int64_t OC,
+                     bool accumulate = true) {
     if (dev.has("matmul_backward_without_dbias")) dbias = nullptr;
-    matmul_backward(dev.right(), dinp, dweight, dbias, dout, inp, weight, N, C, OC);
+    matmul_backward(dev.right(), dinp, dweight, dbias, dout, inp, weight, N, C, OC, accumulate);
     if (dev.has("matmul_backward_without_the_last_row"))
         for (int64_t o = 0; o < OC; ++o)
             for (int64_t c = 0; c < C; ++c) dweight[o * C + c] -= dout[(N - 1) * OC + o] * inp[(N - 1) * C + c];
@@ -128,11 +129,11 @@ void matmul_gelu_forward(Mutant<D>& dev, Scalar<D>* out, Scalar<D>* pre, const S
 template <class D>
 void matmul_gelu_backward(Mutant<D>& dev, Scalar<D>* dpre, Scalar<D>* dweight, Scalar<D>* dbias, const Scalar<D>* dout,
                           const Scalar<D>* inp, const Scalar<D>* pre, const Scalar<D>* weight, int64_t N, int64_t C,
-                          int64_t OC) {
+                          int64_t OC, bool accumulate = true) {
     if (dev.has("gelu_backward_without_its_derivative"))
-        return matmul_backward(dev.right(), dpre, dweight, dbias, dout, inp, weight, N, C, OC);
+        return matmul_backward(dev.right(), dpre, dweight, dbias, dout, inp, weight, N, C, OC, accumulate);
     if (dev.has("gelu_backward_of_the_output")) pre = inp;
-    matmul_gelu_backward(dev.right(), dpre, dweight, dbias, dout, inp, pre, weight, N, C, OC);
+    matmul_gelu_backward(dev.right(), dpre, dweight, dbias, dout, inp, pre, weight, N, C, OC, accumulate);
     if (dev.has("matmul_gelu_backward_slightly_off")) scale(dpre, N * C, slightly);
 }
 
@@ -180,12 +181,13 @@ void attention_backward(Mutant<D>& dev, Scalar<D>* dqkv, const Scalar<D>* dout, 
 template <class D>
 void classifier_forward_backward(Mutant<D>& dev, Scalar<D>* losses, Scalar<D>* dinp, Scalar<D>* dweight,
                                  const Scalar<D>* inp, const Scalar<D>* weight, const int32_t* targets, int64_t N,
-                                 int64_t C, int64_t V, Scalar<D> loss_scale) {
+                                 int64_t C, int64_t V, Scalar<D> loss_scale, bool accumulate = true) {
     std::vector<Scalar<D>> unused(static_cast<size_t>(V * C));
     if (dev.has("classifier_padding_takes_part")) V = (V + 127) / 128 * 128;
     if (dev.has("classifier_without_scale")) loss_scale = 1;
     if (dev.has("classifier_without_dweight")) dweight = unused.data();
-    classifier_forward_backward(dev.right(), losses, dinp, dweight, inp, weight, targets, N, C, V, loss_scale);
+    classifier_forward_backward(dev.right(), losses, dinp, dweight, inp, weight, targets, N, C, V, loss_scale,
+                                accumulate);
     if (dev.has("classifier_without_target"))
         for (int64_t n = 0; n < N; ++n)
             for (int64_t c = 0; c < C; ++c) dinp[n * C + c] += loss_scale * weight[targets[n] * C + c];
