@@ -42,5 +42,11 @@ private:
 void write_file_atomically(const std::string& path, std::string_view bytes);
 void sync_directory(const std::string& path);  // makes renames and removals in it survive a power cut
 
+// Whether a name that a file gives for another one beside it stays there: no path, no "..", nothing that the system
+// would read as a shorter name.
+inline bool is_file_name(std::string_view name) {
+    return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
+}
+
 bool path_exists(const std::string& path);  // false where it cannot be told
 bool is_directory(const std::string& path);

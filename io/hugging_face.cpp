@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,7 +12,6 @@
 #include "io/llmc_files.h"
 #include "io/safetensors.h"
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
@@ -85,7 +83,7 @@ std::set<std::string> shard_names(const std::string& index) {
         bad_input(index, "weight_map", json_text(map), "an object of tensor names", "fetch the model again");
     std::set<std::string> names;
     for (const json& name : map) {
-        if (!name.is_string() || fs::path(name.get<std::string>()).filename() != name.get<std::string>())
+        if (!name.is_string() || !is_file_name(name.get<std::string>()))
             bad_input(index, "weight_map", json_text(name), "names of files beside it", "fetch the model again");
         names.insert(name.get<std::string>());
     }

@@ -133,7 +133,8 @@ void print_safetensors(std::ostream& out, const std::string& path) {
     print_heading(out, width);
     std::vector<float> values;
     for (const auto& entry : file.entries()) {
-        const std::string shape = entry.dtype_name + shape_text(entry.shape);
+        const bool known = entry.dtype != DType::other;
+        const std::string shape = (known ? entry.dtype_name : one_line(entry.dtype_name)) + shape_text(entry.shape);
         if (entry.dtype == DType::F32 || entry.dtype == DType::F16 || entry.dtype == DType::BF16 ||
             entry.dtype == DType::F64) {
             values.resize(entry.elements());

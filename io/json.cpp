@@ -11,6 +11,8 @@ using nlohmann::json;
 namespace {
 
 constexpr size_t max_message = 120;
+// Copying, comparing and writing a value recurse into it; no file of ours goes deeper than 6.
+constexpr int max_depth = 64;
 
 std::string shortened(std::string text) {
     if (text.size() <= max_message) return text;
@@ -19,11 +21,24 @@ std::string shortened(std::string text) {
     return text.substr(0, end) + "...";
 }
 
+// JSON's writer leaves DEL and the control characters U+0080 … U+009F (C2 80 … C2 9F) as they are.
+std::string printable(const json& value) {
+    std::string text;
+    for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace)) {
+        const bool del = c == 0x7F, c1 = text.ends_with('\xC2') && static_cast<unsigned char>(c) < 0xA0;
+        if (c1) text.pop_back();
+        if (del || c1)
+            text += "\\u00" + std::string(1, "789"[del ? 0 : (c & 0xF0) == 0x80 ? 1 : 2]) + "0123456789abcdef"[c & 0xF];
+        else
+            text += c;
+    }
+    return text;
+}
+
 }  // namespace
 
 std::string one_line(std::string_view text) {
-    return shortened(
-        json(std::string(text.substr(0, 4 * max_message))).dump(-1, ' ', false, json::error_handler_t::replace));
+    return shortened(printable(std::string(text.substr(0, 4 * max_message))));
 }
 
 std::string json_text(const json& value) {
@@ -33,17 +48,20 @@ std::string json_text(const json& value) {
     if (value.is_array())
         for (const json& item : value)
             if (item.is_structured()) return "a nested array";
-    return shortened(value.dump(-1, ' ', false, json::error_handler_t::replace));
+    return shortened(printable(value));
 }
 
 json parse_json_object(const std::string& path, std::string_view text) {
     std::vector<std::set<std::string>> open_objects;  // the keys seen so far in each
-    std::string duplicate;
-    const auto watch = [&](int, json::parse_event_t event, json& value) {
+    const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+        if (depth > max_depth)
+            bad_input(path, "JSON", "more than " + std::to_string(max_depth) + " levels of nesting", "fewer",
+                      "check which file this is");
         if (event == json::parse_event_t::object_start) open_objects.emplace_back();
         if (event == json::parse_event_t::object_end) open_objects.pop_back();
         if (event == json::parse_event_t::key && !open_objects.back().insert(value.get<std::string>()).second)
-            duplicate = value.get<std::string>();
+            bad_input(path, "JSON", "the key " + one_line(value.get<std::string>()) + " twice", "each key once",
+                      "write the file again");
         return true;
     };
     json result;
@@ -52,17 +70,15 @@ json parse_json_object(const std::string& path, std::string_view text) {
     } catch (const json::exception& e) {
         bad_input(path, "JSON", one_line(e.what()), "well-formed JSON", "the file is damaged: fetch or write it again");
     }
-    if (!duplicate.empty())
-        bad_input(path, "JSON", "the key " + one_line(duplicate) + " twice", "each key once", "write the file again");
     if (!result.is_object()) bad_input(path, "JSON", json_text(result), "an object", "check which file this is");
     return result;
 }
 
 json read_json_file(const std::string& path) {
-    constexpr int64_t max_bytes = int64_t{64} << 20;
+    constexpr int64_t max_bytes = int64_t{16} << 20;  // each byte can take 40 in memory
     const MappedFile file(path);
     if (file.size() > max_bytes)
-        bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 64 MiB of JSON",
+        bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 16 MiB of JSON",
                   "check which file this is");
     return parse_json_object(path, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});
 }

@@ -6,7 +6,8 @@
 #include <string>
 #include <string_view>
 
-// Throws InputError where the text is no JSON, an object holds a key twice, or the top is not an object.
+// Throws InputError where the text is no JSON, an object holds a key twice, values are nested deeper than 64, or the
+// top is not an object.
 nlohmann::json parse_json_object(const std::string& path, std::string_view text);
 nlohmann::json read_json_file(const std::string& path);
 
@@ -14,7 +15,7 @@ nlohmann::json read_json_file(const std::string& path);
 int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key, int64_t low,
                      int64_t high);
 
-// Text from a file as it may stand in a message: in quotes, control characters escaped, shortened.
+// Text from a file as it may stand in a message: in quotes, control characters escaped (a terminal must not obey them), shortened.
 std::string one_line(std::string_view text);
 // A JSON value for a message, shortened.
 std::string json_text(const nlohmann::json& value);

@@ -29,7 +29,8 @@ const DTypeRow* row_of(DType dtype) {
 
 // shape and its product, which is at most `limit` (false if not, or on anything that is no shape)
 bool parse_shape(const json& value, int64_t limit, std::vector<int64_t>& shape) {
-    if (!value.is_array()) return false;
+    constexpr size_t max_dimensions = 64;
+    if (!value.is_array() || value.size() > max_dimensions) return false;
     bool empty = false;
     int64_t product = 1;
     for (const json& item : value) {
@@ -154,7 +155,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
         const DTypeRow* known = row_of(entry.dtype);
         const int64_t size = entry.end - entry.begin;
         if (!parse_shape(shape, INT64_MAX / 8, entry.shape) || (known && entry.elements() * known->bytes != size))
-            bad_input(path, field, "shape " + json_text(shape) + " of " + entry.dtype_name,
+            bad_input(path, field,
+                      "shape " + json_text(shape) + " of " + (known ? entry.dtype_name : one_line(entry.dtype_name)),
                       "a shape that fills its " + bytes(size), remedy);
         entries_.push_back(std::move(entry));
     }

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "io/dataset.h"
 #include "io/error.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -152,12 +152,12 @@ std::string dump(const json& record) {  // a path may hold any bytes
 }
 
 json read_record(const std::string& path) {
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) return nullptr;
-    const MappedFile file(path);
-    json record = json::parse(file.data(), file.data() + file.size(), nullptr, false);
-    const bool ours = record.is_object() && record.value("format", json()) == record_format;
-    return ours ? record : json();
+    try {
+        json record = read_json_file(path);
+        if (record.value("format", json()) == record_format) return record;
+    } catch (const InputError&) {  // none, or not ours
+    }
+    return nullptr;
 }
 
 // The shards of a record that was made for what is wanted and whose files are whole; else none.
@@ -168,8 +168,10 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
         record.erase("shards");
         if (dump(record) != dump(wanted)) return {};
         for (const json& shard : shards) {
-            paths.push_back(directory + "/" + shard.at("file").get<std::string>());
-            if (Shard(paths.back()).size() != shard.at("tokens").get<int64_t>()) return {};
+            const auto file = shard.at("file").get<std::string>();
+            if (!is_file_name(file)) return {};
+            paths.push_back(directory + "/" + file);
+            if (Shard(paths.back()).size() != json_integer(directory, shard, "tokens", 0, UINT32_MAX)) return {};
         }
     } catch (const json::exception&) {
         return {};
@@ -183,13 +185,16 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
 void make_room(const json& record, const std::string& directory, const std::string& name) {
     const std::string path = directory + "/" + name + ".bin";
     std::error_code ignored;
-    if (record.is_null() && (fs::exists(path, ignored) || fs::exists(directory + "/" + name + ".json", ignored)))
+    if (record.is_null() && (path_exists(path) || path_exists(directory + "/" + name + ".json")))
         bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
                   "move it away or choose another --out");
     if (!record.is_object() || !record.contains("shards") || !record["shards"].is_array()) return;
-    for (const json& shard : record["shards"])
-        if (shard.is_object() && shard.value("file", json()).is_string())
-            fs::remove(fs::path(directory) / fs::path(shard["file"].get<std::string>()).filename(), ignored);
+    for (const json& shard : record["shards"]) {
+        if (!shard.is_object() || !shard.value("file", json()).is_string()) continue;
+        const auto file = shard["file"].get<std::string>();
+        const bool ours = is_file_name(file) && file.starts_with(name) && file.ends_with(".bin");
+        if (ours) fs::remove(directory + "/" + file, ignored);
+    }
 }
 
 }  // namespace

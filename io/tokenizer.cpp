@@ -1,6 +1,5 @@
 #include "io/tokenizer.h"
 
-#include <filesystem>
 #include <unordered_map>
 
 #include "io/byte_pair.h"
@@ -107,11 +106,11 @@ uint64_t fingerprint(const std::vector<std::string>& tokens) {
 }
 
 Vocabulary read_vocabulary(const std::string& path) {
-    if (!std::filesystem::exists(path)) {
+    if (!path_exists(path)) {
         bad_input(path, "tokenizer", "no such file", "byte, gpt2, a tokenizer file or a directory with one",
                   "check the path");
     }
-    if (std::filesystem::is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
+    if (is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
     if (path.ends_with(".bin")) return read_llmc_tokenizer(path);
     return read_merges_file(path);
 }
@@ -130,7 +129,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const s
     const bool want_gpt2 = spec == "gpt2";
     const std::string path = want_gpt2 ? data_directory + "/vocab.bpe" : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";
-    if (want_gpt2 && !std::filesystem::exists(path)) {
+    if (want_gpt2 && !path_exists(path)) {
         bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);
     }
     Vocabulary vocabulary = read_vocabulary(path);

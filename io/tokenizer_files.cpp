@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t max_text_file = int64_t{64} << 20;
+constexpr int64_t max_text_file = int64_t{16} << 20;
 
 std::unordered_map<std::string_view, int32_t> index_tokens(const std::string& path,
                                                            const std::vector<std::string>& tokens) {
@@ -59,7 +59,7 @@ std::pair<std::string, std::string> parse_merge(const std::string& path, const s
 MergeList read_merge_lines(const std::string& path) {
     const MappedFile file(path);
     if (file.size() > max_text_file) {
-        bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 64 MiB of merges",
+        bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 16 MiB of merges",
                   "pass a merges file such as vocab.bpe");
     }
     std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());

@@ -1,5 +1,6 @@
 // Hugging Face's tokenizer files, as far as they describe a byte-level BPE with GPT-2's pre-tokeniser.
 #include <filesystem>
+#include <set>
 
 #include "io/byte_symbols.h"
 #include "io/error.h"
@@ -43,6 +44,7 @@ void place_token(const std::string& path, std::vector<std::string>& tokens, cons
 // The tokens by id. `added` is tokenizer.json's added_tokens: plain text, in or behind the vocabulary.
 std::vector<std::string> read_tokens(const std::string& path, const json& vocab, const json& added) {
     std::vector<std::string> tokens(vocab.size());
+    std::set<std::string> contents;  // of `added`
     for (const json& entry : added) {
         if (!entry.is_object()) bad_input(path, "added_tokens", json_text(entry), "objects", "write the file again");
         const json& content = require(path, entry, "content", json::value_t::string, "a string");
@@ -51,17 +53,13 @@ std::vector<std::string> read_tokens(const std::string& path, const json& vocab,
         const int64_t id = json_integer(path, entry, "id", 0, last);
         if (id == static_cast<int64_t>(tokens.size())) tokens.emplace_back();
         place_token(path, tokens, content, id, content);
+        contents.insert(content);
     }
-    const auto is_added = [&](const std::string& name) {
-        for (const json& entry : added) {
-            if (entry["content"] == name) return true;
-        }
-        return false;
-    };
     for (const auto& [name, value] : vocab.items()) {
         const int64_t id = json_integer(path, vocab, name, 0, static_cast<int64_t>(tokens.size()) - 1);
         const auto bytes = from_symbols(name);
-        const bool placed = !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && is_added(name)));
+        const bool placed =
+            !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && contents.contains(name)));
         if (!placed) place_token(path, tokens, name, id, bytes.value_or(name));
     }
     return tokens;
@@ -103,7 +101,7 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file) {
 
 // `beside` is tokenizer_config.json, which may ask for what we do not do, and names another end of text.
 void apply_config(const std::string& beside, Vocabulary& vocabulary) {
-    if (!fs::exists(beside)) return;
+    if (!path_exists(beside)) return;
     const json config = read_json_file(beside);
     refuse_other(beside, config, "add_prefix_space");
     if (vocabulary.end_of_text >= 0 || !config.contains("eos_token")) return;
@@ -118,10 +116,10 @@ void apply_config(const std::string& beside, Vocabulary& vocabulary) {
 
 Vocabulary read_hugging_face_tokenizer(const std::string& path) {
     std::string file = path;
-    if (fs::is_directory(path)) {
+    if (is_directory(path)) {
         file = path + "/tokenizer.json";
-        if (!fs::exists(file)) file = path + "/vocab.json";
-        if (!fs::exists(file)) {
+        if (!path_exists(file)) file = path + "/vocab.json";
+        if (!path_exists(file)) {
             bad_input(path, "tokenizer", "neither tokenizer.json nor vocab.json", "a Hugging Face tokenizer",
                       "pass a directory with one, or a merges file");
         }

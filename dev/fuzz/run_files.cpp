@@ -1,0 +1,97 @@
+// What a run leaves and reads again: log.jsonl, trainer_state.json, the token cache's record; and a model's
+// config.json.
+#include <sstream>
+
+#include "dev/fuzz/memory_files.h"
+#include "dev/fuzz/targets.h"
+#include "io/checkpoint.h"
+#include "io/convert.h"
+#include "io/error.h"
+#include "io/hugging_face.h"
+#include "io/log.h"
+#include "io/options.h"
+#include "io/safetensors.h"
+#include "io/text_cache.h"
+
+namespace {
+
+void run_log(std::string_view input) {
+    memory_files::put("log.jsonl", input);
+    for (const LogEntry& entry : read_log("log.jsonl")) require(entry.step >= 0, "steps count from 0");
+    std::ostringstream out;
+    print_info("log.jsonl", out);
+    require_printable(out.str(), true);
+}
+
+std::vector<std::string> seeds_log() {
+    return {R"({"step":1,"split":"train","loss":4.5,"lr":1e-3,"grad_norm":1.5,"tokens_per_second":1e5,"seconds":0.1})"
+            "\n"
+            R"({"step":1,"split":"val","loss":null,"seconds":0.2})"
+            "\n",
+            R"({"step":18446744073709551615,"split":"val","loss":-0.0,"seconds":1})"
+            "\n{\"st"};
+}
+
+// trainer_state.json, and its options as --resume takes them.
+void run_trainer_state(std::string_view input) {
+    static const Options fresh = [] {
+        const char* words[] = {"train_gpt2", "--resume"};
+        return parse_options(2, words);
+    }();
+    memory_files::put("c/trainer_state.json", input);
+    const TrainerState state = read_trainer_state("c");
+    require(state.step >= 0 && state.position >= 0, "counts are not negative");
+    std::ostringstream out;
+    print_info("c/trainer_state.json", out);
+    require_printable(out.str(), true);
+    Options options = fresh;
+    options.fill_from_json(state.options);
+    require(options.batch >= 1 && options.seq >= 1 && options.steps >= 1, "options keep to their ranges");
+}
+
+std::vector<std::string> seeds_trainer_state() {
+    const char* words[] = {"train_gpt2"};
+    const std::string rest = R"("position":7,"seconds":0.25,"best_val_loss":null,"files":{}})";
+    return {R"({"step":3,"options":)" + parse_options(1, words).to_json() + "," + rest,
+            R"({"step":3,"options":{"batch":8,"lr":0.001,"val":"","seq":64},)" + rest};
+}
+
+// config.json as such: there are no weights, so that all that passes ends at their absence.
+void run_config(std::string_view input) {
+    memory_files::put("d/config.json", input);
+    read_model_config("d");
+}
+
+std::vector<std::string> seeds_config() {
+    return {R"({"model_type":"gpt2","n_positions":8,"vocab_size":5,"n_layer":2,"n_embd":4,"n_head":2,"n_inner":null,)"
+            R"("activation_function":"gelu_new","layer_norm_epsilon":1e-05,"tie_word_embeddings":true})",
+            R"({"model_type":"gpt2","n_positions":1024,"vocab_size":50257,"n_layer":12,"n_embd":768,"n_head":12,)"
+            R"("n_inner":3072,"scale_attn_weights":true,"reorder_and_upcast_attn":false,"add_cross_attention":false})"};
+}
+
+// The record of a token cache, NAME.json, and a shard beside it. The text is /dev/null: its size and time are asked of
+// the system. In /proc nothing can be removed.
+void run_cache(std::string_view input) {
+    const auto files = split_files(input, 2);
+    memory_files::put("/dev/null", "some text");
+    memory_files::put("/proc/train.json", files[0]);
+    if (files.size() > 1) memory_files::put("/proc/train.bin", files[1]);
+    static const auto bytes = load_tokenizer("byte");
+    for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train"))
+        require(path.starts_with("/proc/train") && path.find("..") == std::string::npos, "shards lie in the cache");
+}
+
+std::vector<std::string> seeds_cache() {
+    memory_files::clear();
+    memory_files::put("/dev/null", "some text");
+    cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train");
+    const std::string record = memory_files::get("/proc/train.json"), shard = memory_files::get("/proc/train.bin");
+    return {join_files({record, shard}), record, R"({"format":"train_gpt2 token cache, version 1","shards":[]})"};
+}
+
+}  // namespace
+
+const FuzzTarget fuzz_log{"log", run_log, seeds_log};
+const FuzzTarget fuzz_trainer_state{"trainer_state", run_trainer_state, seeds_trainer_state};
+const FuzzTarget fuzz_config_json{"config_json", run_config, seeds_config};
+const FuzzTarget fuzz_text_cache{"text_cache", run_cache, seeds_cache};

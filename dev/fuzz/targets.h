@@ -1,0 +1,32 @@
+// The fuzzed readers. Each target turns bytes into files in memory, reads them as the program would, and lets nothing
+// but InputError pass: anything else that is thrown, and any report of a sanitizer, ends the process.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct FuzzTarget {
+    const char* name;
+    void (*run)(std::string_view input);
+    std::vector<std::string> (*seeds)();  // valid files, made by the program's own writers
+};
+
+extern const FuzzTarget fuzz_json, fuzz_safetensors, fuzz_llmc_model, fuzz_llmc_state, fuzz_llmc_tokenizer, fuzz_shard,
+    fuzz_text, fuzz_merges, fuzz_tokenizer_json, fuzz_vocab_json, fuzz_config_json, fuzz_trainer_state, fuzz_log,
+    fuzz_text_cache, fuzz_checkpoint, fuzz_info;
+
+const std::vector<const FuzzTarget*>& fuzz_targets();
+
+// Runs one target on one input, in memory cleared before. Aborts where an InputError's message is not one short line
+// of printable text.
+void run_target(const FuzzTarget& target, std::string_view input);
+
+// The files that an input of several stands for, divided by lines of "%%%". At most `count`; what is missing is absent.
+std::vector<std::string_view> split_files(std::string_view input, size_t count);
+std::string join_files(const std::vector<std::string>& files);
+
+// Ends the process, saying why, where a reader's result is not what it must be.
+void require(bool condition, const char* what);
+// Bytes from a file must not reach a terminal as control characters.
+void require_printable(std::string_view text, bool lines);

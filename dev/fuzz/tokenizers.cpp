@@ -1,0 +1,142 @@
+// Merges (vocab.bpe, merges.txt), Hugging Face's tokenizer.json and vocab.json, and text through a tokenizer.
+#include <nlohmann/json.hpp>
+
+#include "dev/fuzz/memory_files.h"
+#include "dev/fuzz/targets.h"
+#include "io/dataset.h"
+#include "io/error.h"
+#include "io/pre_tokenizer.h"
+#include "io/text_cache.h"
+#include "io/tokenizer.h"
+#include "io/tokenizer_files.h"
+
+namespace {
+
+constexpr const char* merges =
+    "#version: 0.2\n\xC4\xA0 t\nh e\n\xC4\xA0t he\ni n\nr e\no n\n\xC4\xA0 a\n\xC4\xA0the \xC4\xA0"
+    "a\n\xC3\x83 \xC2\xA9\nl l\n";
+constexpr const char* sample = "in the theatre, all 1234 caf\xC3\xA9s\n\n  one's   \xF0\x9F\x98\x80 \xFF end";
+
+// The merges alone: the pre-tokenizer's regular expression takes longer to compile than most files to read.
+void use(const Vocabulary& vocabulary) {
+    const auto size = static_cast<int64_t>(vocabulary.tokens.size());
+    BytePairMerger merger(find_byte_ids(vocabulary.tokens));
+    for (const Merge& merge : vocabulary.merges) merger.add(merge);
+    std::vector<int32_t> ids;
+    merger.encode(sample, ids);                                  // long
+    merger.encode(std::string_view(sample).substr(0, 12), ids);  // short
+    std::string text;
+    for (const int32_t id : ids) {
+        require(id >= 0 && id < size, "ids are in the vocabulary");
+        text += vocabulary.tokens[static_cast<size_t>(id)];
+    }
+    require(text == sample + std::string(sample, 12), "text comes back");
+    require(vocabulary.end_of_text >= -1 && vocabulary.end_of_text < size, "end of text is a token");
+}
+
+// Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt into `directory`.
+void write_directory(const std::string& directory, const std::string& merge_lines) {
+    memory_files::put("vocab.bpe", merge_lines);
+    load_tokenizer("vocab.bpe")->save_hugging_face(directory);
+}
+
+void run_merges(std::string_view input) {
+    memory_files::put("vocab.bpe", input);
+    use(read_merges_file("vocab.bpe"));
+}
+
+std::vector<std::string> seeds_merges() { return {merges, "a b\nab c\r\nd e", "a  b\n"}; }
+
+// tokenizer.json and tokenizer_config.json. The bytes' 256 entries are put in, where "vocab" is an object, so that
+// inputs stay short.
+void run_tokenizer_json(std::string_view input) {
+    const auto files = split_files(input, 2);
+    std::string file(files[0]);
+    if (const size_t at = file.find("\"vocab\":{"); at != std::string::npos) {
+        static const std::string entries = [] {
+            write_directory("byte", "a b\n");
+            const auto vocab = nlohmann::json::parse(memory_files::get("byte/vocab.json"));
+            std::string text;
+            for (const auto& [token, id] : vocab.items())
+                if (id < 256) text += nlohmann::json(token).dump() + ":" + id.dump() + ",";
+            return text;
+        }();
+        file.insert(at + 9, entries);
+    }
+    memory_files::put("d/tokenizer.json", file);
+    if (files.size() > 1) memory_files::put("d/tokenizer_config.json", files[1]);
+    use(read_hugging_face_tokenizer("d"));
+}
+
+std::vector<std::string> seeds_tokenizer_json() {
+    const std::string cut = R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true})";
+    const std::string words = "{\"normalizer\":null," + cut +
+                              R"(,"added_tokens":[{"id":258,"content":"<|endoftext|>","special":true}],)"
+                              R"("model":{"type":"BPE","dropout":null,"continuing_subword_prefix":"",)"
+                              R"("vocab":{"ab":256,"abc":257},"merges":["a b",["ab","c"]]}})";
+    const std::string inside = "{" + cut + R"(,"added_tokens":[{"id":256,"content":"<s>"}],)" +
+                               R"("model":{"vocab":{"<s>":256,"\u0120t":257},"merges":["\u0120 t"]}})";
+    return {join_files({words, R"({"add_prefix_space":false,"eos_token":"<|endoftext|>"})"}),
+            join_files({inside, R"({"eos_token":{"content":"<s>"}})"}), words};
+}
+
+// vocab.json, merges.txt and tokenizer_config.json, the bytes' entries put in likewise.
+void run_vocab_json(std::string_view input) {
+    const auto files = split_files(input, 3);
+    std::string vocab(files[0]);
+    if (vocab.starts_with("{")) {
+        static const std::string entries = [] {
+            write_directory("byte", "a b\n");
+            const auto all = nlohmann::json::parse(memory_files::get("byte/vocab.json"));
+            std::string text;
+            for (const auto& [token, id] : all.items())
+                if (id < 256) text += nlohmann::json(token).dump() + ":" + id.dump() + ",";
+            return text;
+        }();
+        vocab.insert(1, entries);
+    }
+    memory_files::put("d/vocab.json", vocab);
+    if (files.size() > 1) memory_files::put("d/merges.txt", files[1]);
+    if (files.size() > 2) memory_files::put("d/tokenizer_config.json", files[2]);
+    use(read_hugging_face_tokenizer("d"));
+}
+
+std::vector<std::string> seeds_vocab_json() {
+    return {join_files({R"({"ab":256,"abc":257,"<|endoftext|>":258})", "#version: 0.2\na b\nab c\n"}),
+            join_files({R"({"\u0120t":256,"model":257})", "\xC4\xA0 t\nm o", R"({"eos_token":"<s>"})"})};
+}
+
+// The first byte is the size of the pieces that the rest is tokenised in, which must give what one piece gives.
+void run_text(std::string_view input) {
+    if (input.empty()) return;
+    static const auto bpe = [] {
+        memory_files::put("vocab.bpe", merges);
+        return load_tokenizer("vocab.bpe");
+    }();
+    const std::string_view text = input.substr(1);
+    static const auto bytes = load_tokenizer("byte");
+    for (const auto& tokenizer : {bytes, bpe}) {
+        const auto ids = tokenizer->encode(text);
+        const bool byte = tokenizer->name() == "byte";
+        require(tokenizer->decode(ids) == (byte ? std::string(text) : replace_invalid_utf8(text)), "text comes back");
+        const int64_t piece = 1 + static_cast<unsigned char>(input[0]);
+        std::vector<int32_t> joined;
+        for (const std::string& path : tokenize_to_shards(text, *tokenizer, "t.bin", {piece, 40 + piece})) {
+            const Shard shard(path);
+            joined.insert(joined.end(), shard.tokens(), shard.tokens() + shard.size());
+        }
+        require(joined == ids, "pieces give the tokens of the whole");
+    }
+}
+
+std::vector<std::string> seeds_text() {
+    const std::string s = sample;
+    return {"\x10" + s + s, "\x03" + s, "\x01it's \r\n\r\n x\n y", std::string("\x02\0\n\xE2\x80\x83\nx", 8)};
+}
+
+}  // namespace
+
+const FuzzTarget fuzz_merges{"merges", run_merges, seeds_merges};
+const FuzzTarget fuzz_tokenizer_json{"tokenizer_json", run_tokenizer_json, seeds_tokenizer_json};
+const FuzzTarget fuzz_vocab_json{"vocab_json", run_vocab_json, seeds_vocab_json};
+const FuzzTarget fuzz_text{"text", run_text, seeds_text};
