@@ -247,7 +247,7 @@ void Ladder::run_pass(const Pass& pass) {
     for (const Rung* rung : rungs) {
         if (accelerator_) {
             measures.push_back([rung, this] { return accelerator_->seconds_a_call(rung->run); });
-            measures.push_back([this] { return accelerator_->copy_bandwidth(); });
+            measures.push_back([unit = pass.work.unit, this] { return accelerator_->peak(unit); });
             continue;
         }
         measures.push_back([rung] { return seconds_a_call(rung->run); });

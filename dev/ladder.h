@@ -71,7 +71,7 @@ public:
     virtual void download(const Values& t) = 0;  // after all that was launched
     virtual void reorder() = 0;                  // runs threads in another order from here on, if it can
     virtual double seconds_a_call(const std::function<void()>& run) = 0;
-    virtual double copy_bandwidth() = 0;  // bytes/s
+    virtual double peak(Unit unit) = 0;  // bytes/s of a copy, FLOP/s of multiply-adds in fp32
 };
 
 class Ladder {

@@ -7,6 +7,20 @@
 #include "dev/ladder.h"
 #include "layers/cuda_common.cuh"
 
+#ifdef __CUDACC__
+// z = z² + c in 8 chains a thread, as on the CPU (layers/peak_cpu.h).
+constexpr int fma_chains = 8, fma_rounds = 4096;
+static __global__ void fma_kernel(float* out) {
+    float z[fma_chains];
+    UNROLL for (int i = 0; i < fma_chains; ++i) z[i] = static_cast<float>(threadIdx.x * fma_chains + i) / 4096;
+    for (int round = 0; round < fma_rounds; ++round)
+        UNROLL for (int i = 0; i < fma_chains; ++i) z[i] = fmaf(z[i], z[i], -1.85f);
+    float sum = 0;
+    UNROLL for (int i = 0; i < fma_chains; ++i) sum += z[i];
+    if (sum > 1e9f) *out = sum;  // never: it keeps the loop alive
+}
+#endif
+
 class CudaLadder : public Accelerator {
 public:
     Cuda dev;
@@ -38,9 +52,13 @@ public:
                }) /
                calls;
     }
-    double copy_bandwidth() override {
+    double peak(Unit unit) override {
         constexpr int64_t count = int64_t{1} << 25;  // 128 MiB from, 128 MiB to: beyond any cache
         if (!copy_) copy_ = cuda_allocate<float>(2 * count);
+        const unsigned blocks = 8u * static_cast<unsigned>(dev.multiprocessors);
+        if (unit == Unit::flops)
+            return 2 * product(blocks, 256, fma_chains, fma_rounds) /
+                   seconds_a_call([&] { LAUNCH(fma_kernel, blocks, 256, 0, dev.stream, copy_.get()); });
         constexpr size_t bytes = count * sizeof(float);
         return 2 * static_cast<double>(bytes) / seconds_a_call([&] {
                    cuda_check(
@@ -55,7 +73,7 @@ public:
     double seconds_a_call(const std::function<void()>&) override {
         throw std::logic_error("the emulator has no times");
     }
-    double copy_bandwidth() override { throw std::logic_error("the emulator has no times"); }
+    double peak(Unit) override { throw std::logic_error("the emulator has no times"); }
 #endif
 
 private:

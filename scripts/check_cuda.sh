@@ -58,6 +58,8 @@ for test in dev/test/cuda_*_test.cpp; do
         echo "skip $name: no GPU here to run it on"
     fi
 done
-check "the ladder of layernorm_cuda compiles" "$nvcc" -t 2 "${flags[@]}" -c dev/layernorm_cuda/ladder.cpp -o "$out/ladder.o"
+for ladder in dev/*_cuda/ladder.cpp; do
+    check "$ladder compiles" "$nvcc" -t 2 "${flags[@]}" -c "$ladder" -o "$out/ladder.o"
+done
 echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
 [ $failed = 0 ]

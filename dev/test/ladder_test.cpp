@@ -18,9 +18,17 @@ struct Result {
 
 // Sizes that are no multiple of a vector, a tile or a block of rows, and more than one of each.
 const std::map<std::string, std::string> odd_shapes = {
-    {"adamw", "1003"},           {"attention", "2x77x3x20"}, {"classifier", "13x1501"},
-    {"embedding", "3x17x45x61"}, {"gelu", "13x77"},          {"global_norm", "10007"},
-    {"layernorm", "139x77"},     {"matmul", "29x267x45"},    {"layernorm_cuda", "11x260"},
+    {"adamw", "1003"},
+    {"attention", "2x77x3x20"},
+    {"classifier", "13x1501"},
+    {"embedding", "3x17x45x61"},
+    {"gelu", "13x77"},
+    {"global_norm", "10007"},
+    {"layernorm", "139x77"},
+    {"matmul", "29x267x45"},
+    {"layernorm_cuda", "11x260"},
+    {"matmul_cuda", "29x267x45"},
+    {"classifier_cuda", "13x1501"},
 };
 
 class Ladders : public TestDirectory {

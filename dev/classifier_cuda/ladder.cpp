@@ -1,0 +1,45 @@
+// Softmax and cross-entropy's ladder on a GPU: the rungs of rungs.cuh.
+#include "dev/classifier_cuda/rungs.cuh"
+#include "dev/ladder_cuda.h"
+
+#ifdef __CUDACC__
+constexpr int64_t default_shape[] = {8192, 50257};
+#else
+constexpr int64_t default_shape[] = {5, 3001};
+#endif
+const Kernel kernel{"classifier_cuda",
+                    "softmax, cross-entropy and its gradient from logits, on a GPU or in its emulator",
+                    {{"N", default_shape[0], "rows"}, {"V", default_shape[1], "tokens"}}};
+
+void climb(Ladder& ladder) {
+    static CudaLadder cuda;
+    ladder.on(cuda);
+    const auto [N, V] = ladder.shape<2>();
+    const int64_t Vp = classifier_padded(V);
+    constexpr float scale = 0.125f;
+    const auto &logits = ladder.updated("logits", {N, Vp}, 1, -8, 8), &losses = ladder.output("losses", {N}, V);
+    const std::vector<int32_t> targets = ladder.tokens(N, V);
+    const CudaBuffer<int32_t> on_device = cuda_allocate<int32_t>(N);
+    to_device(cuda.dev, on_device.get(), targets.data(), N);
+
+    ladder.pass("loss and gradient", bytes(8 * product(N, V)), {&logits, &losses}, [&, N = N, V = V](auto& dev) {
+        using T = std::remove_pointer_t<decltype(losses.on(dev))>;
+        Reference<T> reference;
+        const T one = 1;  // the reference's classifier with one channel: weight is the row of logits
+        for (int64_t n = 0; n < N; ++n) {
+            T* const row = logits.on(dev) + n * Vp;
+            std::vector<T> gradient(static_cast<size_t>(Vp));
+            T dinp;
+            classifier_forward_backward(reference, losses.on(dev) + n, &dinp, gradient.data(), &one, row,
+                                        targets.data() + n, 1, 1, V, T(scale));
+            std::copy(gradient.begin(), gradient.end(), row);
+        }
+    });
+    const rungs::Task task{cuda.memory(losses), cuda.memory(logits), on_device.get(), N, V, Vp, scale};
+    ladder.rung("naive", "a row a thread, three passes", [task] { rungs::naive(cuda.dev, task); });
+    ladder.rung("block per row", "neighbouring threads read neighbouring logits",
+                [task] { rungs::block_per_row(cuda.dev, task); });
+    ladder.rung("online", "the largest and the sum in one pass", [task] { rungs::online(cuda.dev, task); });
+    ladder.rung("production", "loads of 16 bytes, shuffles", [task] { rungs::production(cuda.dev, task); });
+    ladder.run();
+}

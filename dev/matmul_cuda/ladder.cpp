@@ -1,0 +1,56 @@
+// The matrix product's ladder on a GPU: the rungs of rungs.cuh.
+#include "dev/ladder_cuda.h"
+#include "dev/matmul_cuda/rungs.cuh"
+#include "layers/matmul_cpu.h"
+
+#ifdef __CUDACC__
+constexpr int64_t default_shape[] = {8192, 768, 3072};
+#else
+constexpr int64_t default_shape[] = {20, 50, 70};
+#endif
+const Kernel kernel{"matmul_cuda",
+                    "a linear layer, forward and backward, on a GPU or in its emulator",
+                    {{"N", default_shape[0], "rows"},
+                     {"C", default_shape[1], "channels in"},
+                     {"OC", default_shape[2], "channels out"}}};
+
+void climb(Ladder& ladder) {
+    using rungs::rows, rungs::transposed;
+    static CudaLadder cuda;
+    ladder.on(cuda);
+    const auto [N, C, OC] = ladder.shape<3>();
+    const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
+    const auto& out = ladder.output("out", {N, OC}, C);
+    Cuda& dev = cuda.dev;
+    float *const x = cuda.memory(inp), *const w = cuda.memory(weight), *const b = cuda.memory(bias),
+                 *const y = cuda.memory(out);
+    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out},
+                [&](auto& d) { matmul_forward(d, out.on(d), inp.on(d), weight.on(d), bias.on(d), N, C, OC); });
+    const rungs::Task forward{y, rows(x, C), transposed(w, C), b, N, OC, C};
+    ladder.rung("naive", "an element a thread", [&, forward] { rungs::naive(dev, forward); });
+    ladder.rung("shared tiles", "values loaded once for 16 threads", [&, forward] { shared_tiles(dev, forward); });
+    ladder.rung("register tiles", "and once for 4 elements of a thread",
+                [&, forward] { register_tiles(dev, forward); });
+    ladder.rung("production", "cuBLASLt", [&, N = N, C = C, OC = OC] { matmul_forward(dev, y, x, w, b, N, C, OC); });
+
+    const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
+    const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
+    float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp), *const dw = cuda.memory(dweight),
+                 *const db = cuda.memory(dbias);
+    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](auto& d) {
+        matmul_backward(d, dinp.on(d), dweight.on(d), dbias.on(d), dout.on(d), inp.on(d), weight.on(d), N, C, OC);
+    });
+    const auto backward = [&, N = N, C = C, OC = OC](void (*multiply)(Cuda&, const rungs::Task&)) {
+        return [=, &dev] {
+            multiply(dev, {dx, rows(dy, OC), rows(w, C), nullptr, N, C, OC});
+            multiply(dev, {dw, transposed(dy, OC), rows(x, C), nullptr, OC, C, N, true});
+            LAUNCH(rungs::dbias_kernel, rungs::blocks(OC, 256), 256, 0, dev.stream, db, dy, N, OC);
+        };
+    };
+    ladder.rung("naive", "an element a thread", backward(rungs::naive));
+    ladder.rung("shared tiles", "values loaded once for 16 threads", backward(rungs::shared_tiles));
+    ladder.rung("register tiles", "and once for 4 elements of a thread", backward(rungs::register_tiles));
+    ladder.rung("production", "cuBLASLt, dbias with dweight",
+                [&, N = N, C = C, OC = OC] { matmul_backward(dev, dx, dw, db, dy, x, w, N, C, OC); });
+    ladder.run();
+}
