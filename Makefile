@@ -77,7 +77,7 @@ help: ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 # Where no time is spent at run time, less is spent on compiling.
-COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json log options report tokenizer_hugging_face)
+COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json line_file log options report run_directory tokenizer_hugging_face)
 OPT  :=
 $(COLD) $(B)/dev/test/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
@@ -95,7 +95,7 @@ ifeq (x86_64,$(shell uname -m))
 $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 
-$(B)/train_gpt2: $(B)/train_gpt2_cpu.o
+$(B)/train_gpt2: $(B)/commands.o $(B)/train_gpt2_cpu.o
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 

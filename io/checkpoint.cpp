@@ -83,6 +83,28 @@ json listing(const std::string& directory) {
     return files;
 }
 
+// An object's text with one more line: the checksum of all that stands before that line.
+std::string with_own_checksum(std::string object) {
+    object.resize(object.size() - 2);  // "\n}"
+    const uint32_t crc = crc32(reinterpret_cast<const uint8_t*>(object.data()), std::ssize(object));
+    return object + ",\n  \"crc32\": " + std::to_string(crc) + "\n}\n";
+}
+
+bool has_own_checksum(const json& root) {  // trainer_state.json once had none, nor these fields
+    return root.contains("crc32") || root.contains("evaluated") || root.contains("sampled");
+}
+
+void check_own_checksum(const std::string& path, const json& root) {
+    if (!has_own_checksum(root)) return;
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    const size_t end = std::min(text.rfind(",\n  \"crc32\": "), text.size());
+    const uint32_t found = crc32(file.data(), static_cast<int64_t>(end));
+    if (!root.contains("crc32") || root["crc32"] != found)
+        bad_input(path, "CRC-32", std::to_string(found), json_text(root.value("crc32", json())) + ", as it says itself",
+                  "the file is damaged: use another checkpoint");
+}
+
 void write_files(const std::string& directory, const GPT2Config& config, const float* parameters,
                  const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer, const TrainerState& state) {
     write_model_directory(directory, config, parameters, &tokenizer);
@@ -94,9 +116,13 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
                                          {"position", state.position},
                                          {"seconds", state.seconds},
                                          {"best_val_loss", state.best_val_loss},
+                                         {"evaluated", state.evaluated},
+                                         {"sampled", state.sampled},
+                                         {"losses", state.losses},
+                                         {"norms", state.norms},
                                          {"options", parse_json_object("options", state.options)},
                                          {"files", listing(directory)}};
-    write_file_atomically(directory + "/" + state_name, root.dump(2) + "\n");
+    write_file_atomically(directory + "/" + state_name, with_own_checksum(root.dump(2)));
 }
 
 // Renames OUT/.step.tmp to OUT/step. Where that step was saved before, the two change places in one go.
@@ -134,11 +160,27 @@ void remove_old(const std::string& out, int64_t saved, int64_t keep) {
     }
 }
 
+std::vector<double> numbers(const std::string& path, const json& root, const char* key) {
+    const json list = root.value(key, json());
+    const auto is_number = [](const json& value) { return value.is_number(); };
+    if (!list.is_array() || list.size() > 128 || !std::all_of(list.begin(), list.end(), is_number))
+        bad_input(path, key, json_text(list), "at most 128 numbers", "use another checkpoint");
+    return list.get<std::vector<double>>();
+}
+
 double number_or_nan(const std::string& path, const json& root, const char* key) {
     const json value = root.value(key, json("missing"));
     if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();  // how JSON writes it
     if (!value.is_number()) bad_input(path, key, json_text(value), "a number", "use another checkpoint");
     return value.get<double>();
+}
+
+// A file is missing or short, as when only a part was copied; not: its bytes are others than were written.
+struct NotWhole : InputError {
+    using InputError::InputError;
+};
+[[noreturn]] void not_whole(const std::string& file, const std::string& found, const std::string& expected) {
+    throw NotWhole(file + ": size: found " + found + ", expected " + expected + "; use another checkpoint");
 }
 
 struct ListedFile {
@@ -150,7 +192,9 @@ struct ListedFile {
 // The files that trainer_state.json lists; throws unless each is there in its size.
 std::vector<ListedFile> check_sizes(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
+    if (!path_exists(path)) not_whole(path, "No such file", "what makes a checkpoint whole");
     const json root = read_json_file(path), files = root.value("files", json());
+    check_own_checksum(path, root);
     if (!files.is_object()) bad_input(path, "files", json_text(files), "an object", "use another checkpoint");
     std::vector<ListedFile> list;
     for (const auto& [name, item] : files.items()) {
@@ -158,24 +202,26 @@ std::vector<ListedFile> check_sizes(const std::string& checkpoint) {
             bad_input(path, "files", one_line(name), "the name of a file beside it", "use another checkpoint");
         list.push_back({name, json_integer(path, item, "bytes", 0, std::numeric_limits<int64_t>::max()),
                         static_cast<uint32_t>(json_integer(path, item, "crc32", 0, 0xFFFFFFFF))});
-        const std::string file = checkpoint + "/" + name;
+        const std::string file = checkpoint + "/" + name, expected = std::to_string(list.back().bytes) + " bytes";
+        if (!path_exists(file)) not_whole(file, "No such file", expected);
         const int64_t found = MappedFile(file).size();
-        if (found != list.back().bytes)
-            bad_input(file, "size", std::to_string(found) + " bytes", std::to_string(list.back().bytes) + " bytes",
-                      "use another checkpoint");
+        if (found != list.back().bytes) not_whole(file, std::to_string(found) + " bytes", expected);
     }
     return list;
 }
 
-bool is_whole(const std::string& checkpoint) {
+bool passes(void (*check)(const std::string&), const std::string& checkpoint) {
     try {
-        read_trainer_state(checkpoint);
-        check_sizes(checkpoint);
+        check(checkpoint);
         return true;
     } catch (const InputError&) {
         return false;
     }
 }
+bool is_whole(const std::string& checkpoint) {
+    return passes([](const std::string& path) { read_trainer_state(path), check_sizes(path); }, checkpoint);
+}
+bool is_intact(const std::string& checkpoint) { return passes(verify_checkpoint, checkpoint); }
 
 }  // namespace
 
@@ -274,6 +320,7 @@ std::optional<std::string> find_latest_checkpoint(const std::string& out) {
 TrainerState read_trainer_state(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
     const json root = read_json_file(path), options = root.value("options", json());
+    check_own_checksum(path, root);
     if (!options.is_object()) bad_input(path, "options", json_text(options), "an object", "use another checkpoint");
     constexpr int64_t most = std::numeric_limits<int64_t>::max();
     TrainerState state;
@@ -282,6 +329,12 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     state.seconds = number_or_nan(path, root, "seconds");
     state.best_val_loss = number_or_nan(path, root, "best_val_loss");
     state.options = options.dump(-1, ' ', false, json::error_handler_t::replace);
+    state.evaluated = state.sampled = state.step;
+    if (!has_own_checksum(root)) return state;
+    state.evaluated = json_integer(path, root, "evaluated", -1, state.step);
+    state.sampled = json_integer(path, root, "sampled", -1, state.step);
+    state.losses = numbers(path, root, "losses");
+    state.norms = numbers(path, root, "norms");
     return state;
 }
 
@@ -306,4 +359,33 @@ void verify_checkpoint(const std::string& checkpoint) {
             bad_input(file.path(), "CRC-32", std::to_string(found), std::to_string(listed.crc),
                       "the file is damaged: use another checkpoint");
     }
+}
+
+std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vector<std::string>& passed_over) {
+    const auto path = [&](int64_t step) { return (fs::path(out) / step_name(step)).string(); };
+    std::vector<int64_t> steps = checkpoint_steps(out);
+    if (steps.empty()) {
+        const fs::path latest = fs::path(out) / "latest";
+        std::error_code ignored;
+        if (!fs::is_symlink(latest, ignored)) return std::nullopt;
+        verify_checkpoint(latest.string());
+        return latest.string();
+    }
+    while (!steps.empty()) {
+        const std::string newest = path(steps.back());
+        steps.pop_back();
+        try {
+            verify_checkpoint(newest);
+            return newest;
+        } catch (const NotWhole& reason) {
+            passed_over.push_back(reason.what());
+        } catch (const InputError& damage) {
+            const auto whole =
+                std::find_if(steps.rbegin(), steps.rend(), [&](int64_t s) { return is_intact(path(s)); });
+            throw InputError(std::string(damage.what()) + ": move " + newest + " away, and --resume " +
+                             (whole == steps.rend() ? "begins at the first step again, as no other is whole"
+                                                    : "goes on from " + path(*whole) + ", which is whole"));
+        }
+    }
+    throw InputError(passed_over.front());
 }

@@ -43,6 +43,9 @@ struct TrainerState {
     double seconds = 0;          // of training so far
     double best_val_loss = 0;    // 0: not yet evaluated
     std::string options = "{}";  // the run's options as a JSON object, to compare (as JSON) at --resume
+    // After which steps the last evaluation and sample were made: one that was broken off is made at --resume.
+    int64_t evaluated = -1, sampled = -1;
+    std::vector<double> losses{}, norms{};  // of the last updates, oldest first, for --skip-outliers
 };
 
 // OUT/step_000500, written beside as OUT/.step_000500.tmp, fsynced, renamed; then OUT/latest (a symbolic
@@ -59,5 +62,10 @@ std::optional<std::string> find_latest_checkpoint(const std::string& out);
 TrainerState read_trainer_state(const std::string& checkpoint);
 // Fills the named buffers; throws InputError if one is absent or of another size.
 void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBuffer>& optimizer);
-// Reads every file and compares its checksum; throws InputError naming the one that is damaged. For --resume.
+// Reads every file and compares its checksum; throws InputError naming the one that is damaged.
 void verify_checkpoint(const std::string& checkpoint);
+
+// What --resume goes on from: the newest whole checkpoint in OUT, or nullopt where there never was one. Throws
+// InputError where its bytes are damaged, offering the one before, or none is whole. `passed_over`: one line for each
+// newer one.
+std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vector<std::string>& passed_over);

@@ -1,16 +1,12 @@
 #include "io/log.h"
 
-#include <cerrno>
-#include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "io/error.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace {
 
@@ -22,6 +18,7 @@ std::string to_line(const LogEntry& e) {
         line["tokens_per_second"] = e.tokens_per_second;
     }
     line["seconds"] = e.seconds;
+    if (e.skipped) line["skipped"] = true;
     return line.dump() + "\n";
 }
 
@@ -30,10 +27,10 @@ double number(const nlohmann::json& line, const char* key) {
     return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
-// Throws nlohmann::json::exception.
+// Throws nlohmann::json::exception or InputError.
 LogEntry from_line(std::string_view text) {
-    const auto line = nlohmann::json::parse(text);
-    LogEntry e{.step = static_cast<int64_t>(line.at("step").get_ref<const uint64_t&>()),
+    const nlohmann::json line = parse_json_object("", text);
+    LogEntry e{.step = json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()),
                .split = line.at("split").get<std::string>()};
     e.loss = number(line, "loss");
     e.seconds = number(line, "seconds");
@@ -41,59 +38,81 @@ LogEntry from_line(std::string_view text) {
     e.lr = number(line, "lr");
     e.grad_norm = number(line, "grad_norm");
     e.tokens_per_second = number(line, "tokens_per_second");
+    e.skipped = line.contains("skipped") && line["skipped"].get<bool>();
     return e;
 }
 
-// Hands each line and its entry over. A last line that a break left unfinished is passed by.
-void for_each_line(const std::string& path, const std::function<void(std::string_view, const LogEntry&)>& take) {
+// A sample's bytes need be no UTF-8; what is not becomes U+FFFD.
+std::string to_line(const Sample& sample) {
+    const nlohmann::ordered_json line{{"step", sample.first}, {"text", sample.second}};
+    return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Sample sample_from_line(std::string_view text) {
+    const nlohmann::json line = parse_json_object("", text);
+    return {json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()), line.at("text").get<std::string>()};
+}
+
+[[noreturn]] void not_an_entry(const std::string& path, int64_t line) {
+    bad_input(path, "line " + std::to_string(line), "what is no log entry", "a JSON object with step, split, loss, …",
+              "remove the line");
+}
+
+// Hands each line and what it says over. A last line that a break left unfinished is passed by.
+template <class Parse>
+void for_each_line(const std::string& path, Parse parse, const auto& take) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     int64_t number = 1;
     for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1, number++) {
         const std::string_view line = text.substr(begin, end - begin);
-        LogEntry entry;
+        decltype(parse(line)) entry;
         try {
-            entry = from_line(line);
+            entry = parse(line);
         } catch (const nlohmann::json::exception&) {
-            bad_input(path, "line " + std::to_string(number), "what is no log entry",
-                      "a JSON object with step, split, loss, …", "remove the line");
+            not_an_entry(path, number);
+        } catch (const InputError&) {
+            not_an_entry(path, number);
         }
         take(line, entry);
     }
 }
 
+// Drops the lines after `step`, and a torn last one.
+template <class Parse>
+void cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
+    if (step < 0 || !path_exists(path)) return;
+    std::string kept;
+    for_each_line(path, parse, [&](std::string_view line, const auto& entry) {
+        if (step_of(entry) <= step) kept.append(line).append("\n");
+    });
+    write_file_atomically(path, kept);
+}
+
 }  // namespace
 
-Log::Log(const std::string& out, int64_t resume_step) : path_(out + "/log.jsonl") {
-    std::error_code ignored;
-    const bool exists = std::filesystem::exists(path_, ignored);
-    if (resume_step >= 0 && exists) {
-        std::string kept;
-        for_each_line(path_, [&](std::string_view line, const LogEntry& entry) {
-            if (entry.step <= resume_step) kept.append(line).append("\n");
-        });
-        write_file_atomically(path_, kept);
-    }
-    file_ = std::fopen(path_.c_str(), resume_step < 0 ? "wxe" : "ae");  // x: must be new
-    if (file_) return;
-    if (errno == EEXIST)
-        bad_input(path_, "log", "that of an earlier run", "none",
-                  "choose another --out, or continue that run with --resume");
-    bad_input(path_, "open", std::strerror(errno), "a file that can be written", "check --out");
-}
+Log::Log(const std::string& out, int64_t resume_step)
+    : file_((cut(out + "/log.jsonl", resume_step, from_line, [](const LogEntry& e) { return e.step; }),
+             out + "/log.jsonl"),
+            resume_step < 0) {}
 
-Log::~Log() {
-    if (file_) std::fclose(file_);
-}
-
-void Log::write(const LogEntry& entry) {
-    const std::string line = to_line(entry);
-    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
-        bad_input(path_, "writing", std::strerror(errno), "success", "free some space, then continue with --resume");
-}
+void Log::write(const LogEntry& entry) { file_.append(to_line(entry)); }
 
 std::vector<LogEntry> read_log(const std::string& path) {
     std::vector<LogEntry> entries;
-    for_each_line(path, [&](std::string_view, const LogEntry& entry) { entries.push_back(entry); });
+    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { entries.push_back(entry); });
     return entries;
+}
+
+SampleLog::SampleLog(const std::string& out, int64_t resume_step)
+    : file_((cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; }),
+             out + "/samples.jsonl"),
+            resume_step < 0) {}
+
+void SampleLog::write(const Sample& sample) { file_.append(to_line(sample)); }
+
+std::vector<Sample> read_samples(const std::string& path) {
+    std::vector<Sample> samples;
+    for_each_line(path, sample_from_line, [&](std::string_view, const Sample& sample) { samples.push_back(sample); });
+    return samples;
 }

@@ -1,17 +1,20 @@
-// OUT/log.jsonl: one JSON object a line, appended as training goes.
+// OUT/log.jsonl: one JSON object a line, appended as training goes; OUT/samples.jsonl: likewise the samples of text.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "io/line_file.h"
 
 struct LogEntry {
     int64_t step = 0;
     std::string split;  // "train" or "val"
     double loss = 0;    // nats per token
     double lr = 0, grad_norm = 0, tokens_per_second = 0,
-           seconds = 0;  // seconds since start of training; lr … 0 for val
+           seconds = 0;    // seconds since start of training; lr … 0 for val
+    bool skipped = false;  // an outlier: its update was left out
 };
 
 class Log {
@@ -19,12 +22,28 @@ public:
     // Opens OUT/log.jsonl. A new run (`resume_step` < 0) must find none; a resumed one drops lines after `resume_step`,
     // and a torn last line (written atomically: temporary name, rename). Throws InputError.
     Log(const std::string& out, int64_t resume_step);
-    ~Log();
-    Log(const Log&) = delete;
-    void write(const LogEntry& entry);  // one line, flushed
+    void write(const LogEntry& entry);
+    void sync() { file_.sync(); }
+    const std::string& trouble() const { return file_.trouble(); }
+
 private:
-    std::FILE* file_ = nullptr;
-    std::string path_;
+    LineFile file_;
 };
 
 std::vector<LogEntry> read_log(const std::string& path);
+
+using Sample = std::pair<int64_t, std::string>;  // after which step, and the text
+
+// The same for OUT/samples.jsonl.
+class SampleLog {
+public:
+    SampleLog(const std::string& out, int64_t resume_step);
+    void write(const Sample& sample);
+    void sync() { file_.sync(); }
+    const std::string& trouble() const { return file_.trouble(); }
+
+private:
+    LineFile file_;
+};
+
+std::vector<Sample> read_samples(const std::string& path);

@@ -21,7 +21,8 @@ struct Options {
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
-    double clip = 0;  // 0: none
+    double clip = 0;           // 0: none
+    double skip_outliers = 0;  // standard deviations; 0: never
     std::string optimizer, matmul, recompute;
     int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: at the end only
     int64_t eval_batches = 0, sample_tokens = 0;

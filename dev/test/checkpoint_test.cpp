@@ -138,6 +138,7 @@ TEST_F(Checkpoints, VerifyNamesTheDamagedFile) {
     const std::string file = checkpoint + "/trainer_state.json", good = read_bytes(file);
     const auto with = [&](const char* key, const json& value) {
         json edited = json::parse(good);
+        for (const char* newer : {"crc32", "evaluated", "sampled"}) edited.erase(newer);  // as it was without checksum
         edited[key] = value;
         write_bytes(file, edited.dump());
     };
@@ -153,6 +154,44 @@ TEST_F(Checkpoints, VerifyNamesTheDamagedFile) {
         write_bytes(file, good.substr(0, good.size() * k / 16));
         EXPECT_EQ(find_latest_checkpoint(out), std::nullopt) << k;
     }
+}
+
+TEST_F(Checkpoints, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
+    const std::string before = save(100), checkpoint = save(200);
+    std::vector<std::string> passed_over;
+    EXPECT_EQ(checkpoint_to_resume(out, passed_over), checkpoint);
+    int64_t flips = 0;
+    for (const std::string& name : listing(checkpoint)) {
+        const std::string file = checkpoint + "/" + name, good = read_bytes(file);
+        const size_t stride = name == "trainer_state.json" ? 1 : std::max<size_t>(1, good.size() / 40);
+        for (size_t i = 0; i < good.size(); i += stride, flips++) {
+            std::string bad = good;
+            bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
+            write_bytes(file, bad);
+            expect_refused([&] { checkpoint_to_resume(out, passed_over); },
+                           {"move " + checkpoint + " away", "goes on from " + before});
+        }
+        write_bytes(file, good);
+    }
+    EXPECT_GT(flips, 500);
+    EXPECT_TRUE(passed_over.empty());
+    fs::remove_all(before);
+    write_bytes(checkpoint + "/config.json", "{}{}");
+    expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"config.json"});
+}
+
+TEST_F(Checkpoints, ResumePassesOverWhatIsNotWhole) {
+    std::vector<std::string> passed_over;
+    EXPECT_EQ(checkpoint_to_resume(out, passed_over), std::nullopt);
+    const std::string before = save(100), checkpoint = save(200);
+    fs::resize_file(checkpoint + "/model.safetensors", 10);
+    EXPECT_EQ(checkpoint_to_resume(out, passed_over), before);
+    ASSERT_EQ(passed_over.size(), 1u);
+    EXPECT_NE(passed_over[0].find("size: found 10 bytes"), std::string::npos) << passed_over[0];
+    fs::remove(before + "/config.json");
+    expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"model.safetensors", "found 10 bytes"});
+    fs::remove_all(before), fs::remove_all(checkpoint);  // `latest` still says that there was one
+    expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"trainer_state.json", "No such file"});
 }
 
 TEST_F(Checkpoints, ChecksumIsZips) {

@@ -2,15 +2,13 @@
 #include "io/log.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 
-#include "dev/test/test_directory.h"
+#include "dev/test/model_files.h"
 
 namespace fs = std::filesystem;
 
@@ -119,17 +117,34 @@ TEST_F(LogTest, ATornLastLineIsPassedByOtherDamageIsNamed) {
     EXPECT_NE(error_of([&] { read_log(out + "/absent"); }).find("absent: open"), std::string::npos);
 }
 
-TEST_F(LogTest, AFullDiscIsReported) {
+// What a full disc keeps out goes into the file once there is room, and no line is torn.
+TEST_F(LogTest, AFullDiscIsReportedAndLosesNoLine) {
     Log log(out, -1);
-    rlimit old{};
-    getrlimit(RLIMIT_FSIZE, &old);
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit small{.rlim_cur = 10, .rlim_max = old.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
-    const std::string error = error_of([&] { log.write({.step = 1, .split = "val", .loss = 1}); });
-    setrlimit(RLIMIT_FSIZE, &old);
-    std::signal(SIGXFSZ, handler);
-    EXPECT_NE(error.find("log.jsonl: writing: found File too large"), std::string::npos) << error;
+    const LogEntry val{.step = 1, .split = "val", .loss = 5.25, .seconds = 0.75};
+    {
+        const FullDisc full(10);
+        log.write(val);
+        EXPECT_NE(log.trouble().find("log.jsonl: writing: found File too large"), std::string::npos) << log.trouble();
+        log.write(val);
+        EXPECT_EQ(contents(), val1.substr(0, 10));
+    }
+    log.write(val);
+    EXPECT_EQ(log.trouble(), "");
+    EXPECT_EQ(contents(), val1 + val1 + val1);
+}
+
+TEST_F(LogTest, SamplesOfAnyBytesSurviveAResumedRun) {
+    {
+        SampleLog samples(out, -1);
+        samples.write({3, "a line\nand \"another\""});
+        samples.write({6, "\xff\xfe"});
+        samples.write({9, "later"});
+    }
+    { SampleLog samples(out, 6); }
+    const auto samples = read_samples(at("samples.jsonl"));
+    ASSERT_EQ(samples.size(), 2u);
+    EXPECT_EQ(samples[0], (Sample{3, "a line\nand \"another\""}));
+    EXPECT_EQ(samples[1], (Sample{6, "\uFFFD\uFFFD"}));  // no UTF-8
 }
 
 }  // namespace

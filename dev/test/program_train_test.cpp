@@ -50,7 +50,7 @@ protected:
         EXPECT_EQ(timeless(a + "/log.jsonl"), timeless(b + "/log.jsonl"));
         const auto state = [&](const std::string& out) {
             auto json = nlohmann::json::parse(read_bytes(at(out + "/latest/trainer_state.json")));
-            json.erase("seconds");
+            json.erase("seconds"), json.erase("crc32");
             return json;
         };
         EXPECT_EQ(state(a), state(b));
@@ -79,7 +79,7 @@ Args with(Args args, const Args& more) {
 TEST_F(Train, LeavesLogReportAndCheckpoint) {
     const std::string out = train("run", {{"steps", "60"}, {"eval-every", "20"}});
     EXPECT_EQ(listing(at("run")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html", "step_000060"}));
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "step_000060"}));
     const auto files = listing(at("run/latest"));
     for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json",
                              "tokenizer_config.json", "trainer_state.json"})
@@ -267,20 +267,22 @@ TEST_F(Train, EveryManySteps) {
               {{"eval-every", "2"}, {"sample-every", "3"}, {"sample-tokens", "5"}, {"save-every", "1"}, {"keep", "2"}});
     EXPECT_EQ(steps_of("often", "val"), (std::vector<int64_t>{0, 2, 4, 6}));
     EXPECT_EQ(listing(at("often")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html", "step_000005", "step_000006"}));
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "samples.jsonl",
+                                        "step_000005", "step_000006"}));
     for (int step = 0; step <= 6; ++step)
         EXPECT_EQ(often.find("sample after step " + std::to_string(step)) != std::string::npos, step == 3 || step == 6);
 
     const std::string never =
         train("never", {{"eval-every", "0"}, {"sample-every", "0"}, {"sample-tokens", "5"}, {"save-every", "0"}});
     EXPECT_EQ(steps_of("never", "val"), (std::vector<int64_t>{}));
-    EXPECT_EQ(listing(at("never")), (std::vector<std::string>{"data", "log.jsonl", "report.html"}));
+    EXPECT_EQ(listing(at("never")), (std::vector<std::string>{"data", "log.jsonl", "options.json", "report.html"}));
     EXPECT_EQ(never.find("sample"), std::string::npos);
 
     const std::string silent = train("silent", {{"sample-every", "1"}, {"save-every", "2"}, {"keep", "0"}});
     EXPECT_EQ(silent.find("sample"), std::string::npos);
-    EXPECT_EQ(listing(at("silent")), (std::vector<std::string>{"data", "latest", "log.jsonl", "report.html",
-                                                               "step_000002", "step_000004", "step_000006"}));
+    EXPECT_EQ(listing(at("silent")),
+              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "step_000002",
+                                        "step_000004", "step_000006"}));
 }
 
 TEST_F(Train, StartsInAnEmptyDirectory) {

@@ -151,6 +151,7 @@ struct Window : Model {
     double loss() override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
     StepResult update(const Optimizer&, const StepLimits&, int64_t) override { return {}; }
+    std::string find_nonfinite(const int32_t*, const int32_t*, int64_t, int64_t, double) override { return ""; }
     void set_profile(Profile*) override {}
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
         windows.emplace_back(x, x + T);

@@ -1,0 +1,92 @@
+#include "commands.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "device_model.h"
+#include "evaluation.h"
+#include "io/checkpoint.h"
+#include "io/error.h"
+#include "io/text_cache.h"
+#include "io/tokenizer.h"
+#include "sampler.h"
+
+namespace {
+
+// A model to look at, not to train, and its tokenizer.
+struct Loaded {
+    std::unique_ptr<Model> model;
+    std::shared_ptr<const Tokenizer> tokenizer;
+};
+Loaded load(const Options& options, int64_t B, int64_t seq) {
+    const std::string path = find_model(options.from);
+    const GPT2Config config = read_model_config(path);
+    const auto tokenizer = options.tokenizer.empty() ? read_model_tokenizer(path) : load_tokenizer(options.tokenizer);
+    if (!tokenizer || tokenizer->vocab() != config.vocab)
+        bad_input(path, "tokenizer", tokenizer ? std::to_string(tokenizer->vocab()) + " tokens" : "none",
+                  std::to_string(config.vocab) + " tokens as in the model",
+                  "pass the --tokenizer that the model was trained with");
+    if (seq > config.context)
+        bad_input("--seq", "tokens", std::to_string(seq),
+                  "at most the model's context " + std::to_string(config.context), "make it smaller");
+    const int64_t T = seq > 0 ? seq : config.context;
+    plan_memory(options, config, B, T, Keep::inference, "make --batch or --seq smaller");
+    auto model = make_model(options, config, B, T, Keep::inference);
+    read_model(path, config, model->download().parameters);
+    model->upload();
+    return {std::move(model), tokenizer};
+}
+
+// Where eval's text lies tokenised while it runs.
+struct TemporaryDirectory {
+    std::string path = (std::filesystem::temp_directory_path() / "train_gpt2-XXXXXX").string();
+    TemporaryDirectory() {
+        if (!mkdtemp(path.data())) throw InputError(path + ": cannot be made; set TMPDIR to a directory with space");
+    }
+    ~TemporaryDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path, ignored);
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+};
+
+}  // namespace
+
+void run_generate(const Options& options) {
+    const Loaded loaded = load(options, 1, 0);
+    const std::vector<int32_t> prompt = loaded.tokenizer->encode(options.prompt);
+    if (prompt.empty())
+        throw InputError(
+            "--prompt: found an empty text, expected at least one token; leave it out to begin with a line break");
+    const Sampling sampling{.temperature = options.temperature, .top_k = options.top_k};
+    std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
+    generate(*loaded.model, prompt, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
+        const std::string_view bytes = loaded.tokenizer->token(id);
+        std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+        std::fflush(stdout);
+    });
+    std::printf("\n");
+}
+
+void run_eval(const Options& options) {
+    const Loaded loaded = load(options, options.batch, options.seq);
+    const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
+    const TemporaryDirectory cache;
+    const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path);
+    const WindowReader reader(data, seq);
+    std::printf("loss %.6f\n",
+                mean_loss(*loaded.model, reader, spread(reader.windows(), reader.windows()), options.batch, seq));
+}
+
+void run_tokenize(const Options& options) {
+    const auto tokenizer = load_tokenizer(options.tokenizer);
+    if (std::filesystem::exists(options.out_path))
+        throw InputError(options.out_path + ": exists already; choose another name");
+    const MappedFile text(options.in_path);
+    tokenize_to_shards({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(text.size())}, *tokenizer,
+                       options.out_path, {.shard_tokens = UINT32_MAX});
+    std::printf("%s: %" PRId64 " tokens\n", options.out_path.c_str(), Shard(options.out_path).size());
+}

@@ -1,0 +1,36 @@
+// The mean loss over a stream of tokens.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "gpt2_model.h"
+#include "io/dataset.h"
+
+// Over some windows of it, `batch` windows of equal length at a time; `between` is called before each batch.
+inline double mean_loss(
+    Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
+    const std::function<void()>& between = [] {}) {
+    std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size());
+    double total = 0;
+    int64_t tokens = 0;
+    for (size_t i = 0; i < windows.size();) {
+        between();
+        const int64_t length = reader.length(windows[i]);
+        int64_t rows = 0;
+        for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
+            reader.read(windows[i], x.data() + rows * length, y.data() + rows * length);
+        total += model.evaluate(x.data(), y.data(), rows, length);
+        tokens += rows * length;
+    }
+    return total / static_cast<double>(tokens);
+}
+
+// `count` windows, evenly spread over all of them.
+inline std::vector<int64_t> spread(int64_t all, int64_t count) {
+    std::vector<int64_t> windows(static_cast<size_t>(std::min(all, count)));
+    for (size_t i = 0; i < windows.size(); ++i)
+        windows[i] = static_cast<int64_t>(i) * all / static_cast<int64_t>(windows.size());
+    return windows;
+}

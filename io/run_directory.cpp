@@ -1,0 +1,100 @@
+#include "io/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "io/error.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool holds_files(const std::string& directory) {
+    std::error_code ignored;
+    for (const auto& item : fs::directory_iterator(directory, ignored))
+        if (item.path().filename() != ".lock") return true;
+    return false;
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const std::string& path, bool resume) : path_(path), kept_(resume) {
+    const bool there = path_exists(path_), directory = is_directory(path_);
+    if (resume) {
+        if (!directory)
+            bad_input(path_, "output directory", there ? "something else of this name" : "nothing", "that of a run",
+                      "leave out --resume, or name the run's directory with --out");
+        lock();
+        return;
+    }
+    if (there && !directory)
+        bad_input(path_, "output directory", "something else of this name", "an empty directory or none",
+                  "choose another --out");
+    std::error_code error;
+    made_ = fs::create_directories(path_, error);
+    if (error) bad_input(path_, "output directory", error.message(), "one that can be made", "choose another --out");
+    lock();
+    if (!holds_files(path_)) return;
+    unlock();
+    bad_input(path_, "output directory", "files in it", "an empty directory or none",
+              "continue that run with --resume, or choose another --out");
+}
+
+RunDirectory::~RunDirectory() {
+    std::error_code ignored;
+    if (!kept_) {
+        fs::remove_all(path_ + "/data", ignored);
+        fs::remove(path_ + "/options.json", ignored);
+    }
+    unlock();
+    if (!kept_ && made_) fs::remove(path_, ignored);
+}
+
+void RunDirectory::lock() {
+    const std::string file = path_ + "/.lock";
+    struct stat ours {
+    }, named{};
+    do {  // again where a run that ended just now took the file away between our open and flock
+        if (lock_ >= 0) close(lock_);
+        lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (lock_ < 0)
+            bad_input(path_, "output directory", std::strerror(errno), "one that can be written",
+                      "check its permissions, or choose another --out");
+        if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            char number[32] = "";
+            const ssize_t length = pread(lock_, number, sizeof number - 1, 0);
+            close(lock_);
+            bad_input(path_, "output directory",
+                      "another run at work in it" + (length > 0 ? " (process " + std::string(number) + ")" : ""),
+                      "none", "wait for its end or stop it, or choose another --out");
+        }  // other errors: a file system that knows no locks
+    } while (fstat(lock_, &ours) != 0 || stat(file.c_str(), &named) != 0 || ours.st_ino != named.st_ino);
+    const std::string number = std::to_string(getpid());
+    if (ftruncate(lock_, 0) != 0 || pwrite(lock_, number.data(), number.size(), 0) < 0) return;  // only told, above
+}
+
+void RunDirectory::unlock() {
+    if (lock_ < 0) return;
+    unlink((path_ + "/.lock").c_str());
+    close(lock_);
+    lock_ = -1;
+}
+
+void RunDirectory::write_options(const std::string& json) const {
+    write_file_atomically(path_ + "/options.json", json + "\n");
+}
+
+std::optional<std::string> RunDirectory::read_options() const {
+    const std::string path = path_ + "/options.json";
+    if (!path_exists(path)) return std::nullopt;
+    return read_json_file(path).dump();
+}

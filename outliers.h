@@ -1,0 +1,43 @@
+// Updates whose loss or gradient norm lies far above those before them, for --skip-outliers (llm.c's -sl and -sg).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "layers/step_status.h"
+
+class Outliers {
+public:
+    static constexpr size_t window = 128;
+
+    // Of the updates before, oldest first; a checkpoint saves them.
+    std::vector<double> losses, norms;
+
+    // What the next update may have: mean + z standard deviations of the last 128. No limit before there are so many,
+    // or where they are all the same.
+    StepLimits limits(double clip, double z) const {
+        StepLimits limits{.clip = clip};
+        if (losses.size() < window) return limits;
+        limits.loss = limit(losses, z, limits.loss);
+        limits.norm = limit(norms, z, limits.norm);
+        return limits;
+    }
+
+    // Also of updates left out: so what stays high is an outlier no more after a while.
+    void add(double loss, double norm) {
+        for (auto& [history, value] : {std::pair(&losses, loss), std::pair(&norms, norm)}) {
+            if (history->size() == window) history->erase(history->begin());
+            history->push_back(value);
+        }
+    }
+
+private:
+    static double limit(const std::vector<double>& history, double z, double none) {
+        double mean = 0, squares = 0;
+        for (const double x : history) mean += x / static_cast<double>(window);
+        for (const double x : history) squares += (x - mean) * (x - mean);
+        const double deviation = std::sqrt(squares / static_cast<double>(window));
+        return deviation > 0 ? mean + z * deviation : none;
+    }
+};

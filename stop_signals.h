@@ -1,0 +1,46 @@
+// SIGINT, SIGTERM and SIGHUP ask training to stop, SIGUSR1 to save. The handlers only take note of it.
+#pragma once
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace stop_signals {
+
+inline std::atomic<int> stop_asked{0};  // the signal
+inline std::atomic<bool> save_asked{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+
+extern "C" inline void note_stop(int number) {
+    stop_asked = number;
+    for (const int n : stopping) signal(n, SIG_DFL);  // the second one ends the program at once
+    constexpr char text[] = "\ntrain_gpt2: stopping after this step; once more to stop at once\n";
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) return;
+}
+extern "C" inline void note_save(int) { save_asked = true; }
+
+inline void handle(int number, void (*handler)(int)) {
+    struct sigaction old {
+    }, action{};
+    sigaction(number, nullptr, &old);
+    if (old.sa_handler == SIG_IGN) return;  // nohup, or a shell's background job
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, nullptr);
+}
+
+// From now on SIGUSR1 ends nothing, and a reader of our output that goes away does not either.
+inline void catch_save() {
+    handle(SIGUSR1, note_save);
+    signal(SIGPIPE, SIG_IGN);
+}
+inline void catch_stop() {
+    for (const int number : stopping) handle(number, note_stop);
+}
+
+inline const char* name(int number) { return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP"; }
+
+}  // namespace stop_signals
