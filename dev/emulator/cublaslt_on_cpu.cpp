@@ -323,7 +323,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t layout_a, const void* B, cublasLtMatrixLayout_t layout_b,
                               const void* beta, const void* C, cublasLtMatrixLayout_t layout_c, void* D,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algo, void* workspace,
-                              size_t workspace_size, cudaStream_t) {
+                              size_t workspace_size, cudaStream_t stream) {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!desc || !alpha || !A || !layout_a || !B || !layout_b || !beta || !layout_c || !D || !layout_d || !algo)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -356,10 +356,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const EmulatedLayout& d = *layout_d;
     const bool gradient = desc->epilogue == CUBLASLT_EPILOGUE_BGRADB;
     const int64_t bias_size = gradient ? d.columns : d.rows;
-    run({d.rows, d.columns, desc->transpose_a ? layout_a->rows : layout_a->columns, scale, scale_c, *desc,
-         operand("A", A, *layout_a), operand("B", B, *layout_b), operand("C", C, *layout_c), operand("D", D, d),
-         operand("the bias", has_bias(desc->epilogue) ? desc->bias : nullptr, {d.type, bias_size, 1, bias_size}),
-         operand("the auxiliary matrix", has_aux(desc->epilogue) ? desc->aux : nullptr,
-                 {d.type, d.rows, d.columns, desc->aux_ld})});
+    const Problem problem{
+        d.rows,
+        d.columns,
+        desc->transpose_a ? layout_a->rows : layout_a->columns,
+        scale,
+        scale_c,
+        *desc,
+        operand("A", A, *layout_a),
+        operand("B", B, *layout_b),
+        operand("C", C, *layout_c),
+        operand("D", D, d),
+        operand("the bias", has_bias(desc->epilogue) ? desc->bias : nullptr, {d.type, bias_size, 1, bias_size}),
+        operand("the auxiliary matrix", has_aux(desc->epilogue) ? desc->aux : nullptr,
+                {d.type, d.rows, d.columns, desc->aux_ld})};
+    emulator::enqueue(stream, [problem] { run(problem); });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -7,8 +7,9 @@
 //   faults.cpp addresses that nothing is mapped at
 //   ptx_on_cpu.h  tensor cores, ldmatrix, cp.async
 //   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
-// A launch runs to its end before it returns: streams and events are in order by themselves, and what a host forgets to
-// wait for goes unnoticed. Blocks that wait for each other are not for it: a fence orders nothing here.
+//   streams.cpp   streams, events and graphs: what nothing waits for is done late, or at random moments
+// A launch runs to its end before the next. Blocks that wait for each other are not for it: a fence orders nothing
+// here.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <concepts>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <source_location>
 #include <stdexcept>
 #include <tuple>
@@ -53,7 +55,21 @@ inline thread_local constinit uint3 threadIdx{}, blockIdx{};
 inline thread_local constinit dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
-enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation };
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInvalidDevice,
+    cudaErrorInvalidResourceHandle,
+    cudaErrorIllegalState,
+    cudaErrorNotReady,
+    cudaErrorNotSupported,
+    cudaErrorStreamCaptureUnsupported,
+    cudaErrorStreamCaptureInvalidated,
+    cudaErrorStreamCaptureIsolation,
+    cudaErrorStreamCaptureImplicit,
+    cudaErrorCapturedEvent
+};
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
@@ -84,17 +100,20 @@ struct Launch {
     const void* function;
 };
 void run(const Launch&);
+// Work for the stream, after what it was given before; a part of a graph where the stream is being captured.
+void enqueue(cudaStream_t stream, std::function<void()> work);
 bool allow_shared(const void* kernel, size_t bytes);  // of dynamic shared memory
 
 template <class... P, class... A>
-void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t,
+void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream,
             Site site, A&&... arguments) {
     using Call = std::pair<void (*)(P...), std::tuple<P...>>;
     const Call call{kernel, std::tuple<P...>(static_cast<P>(arguments)...)};
     const auto apply = [](const void* c) {
         std::apply(static_cast<const Call*>(c)->first, static_cast<const Call*>(c)->second);
     };
-    run({name, site, grid, block, dynamic_shared, apply, &call, sizeof call, reinterpret_cast<const void*>(kernel)});
+    const auto* const function = reinterpret_cast<const void*>(kernel);
+    enqueue(stream, [=] { run({name, site, grid, block, dynamic_shared, apply, &call, sizeof call, function}); });
 }
 
 void* dynamic_shared();
@@ -224,35 +243,4 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 
-// --- the runtime
-cudaError_t cudaMalloc(void** p, size_t bytes);
-cudaError_t cudaFree(void* p);
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemset(void* p, int value, size_t bytes);
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-    return cudaMemcpy(to, from, bytes, kind);
-}
-inline cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
-    return cudaMemset(p, value, bytes);
-}
-inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) { return cudaSuccess; }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-// A small A100: so that small tests have more work than fits it at once.
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    return *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 8, cudaSuccess;
-}
-template <class... P>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
-    return emulator::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(bytes))
-               ? cudaSuccess
-               : cudaErrorInvalidValue;
-}
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t e) {
-    return e == cudaSuccess ? "no error" : e == cudaErrorInvalidValue ? "invalid argument" : "out of memory";
-}
+#include "dev/emulator/runtime.h"

@@ -84,57 +84,56 @@ std::string damaged_allocation() {
     return what;
 }
 
-}  // namespace emulator
-
-using namespace emulator;
-
-cudaError_t cudaMalloc(void** p, size_t bytes) {
+void* device_allocate(size_t bytes) {
     const size_t size = (bytes + page - 1) / page * page;
     try {
         char* const mapping = map_guarded(size);
         poison(mapping, size);
-        *p = mapping + size - (bytes + 15) / 16 * 16;
-        const Allocation a{static_cast<char*>(*p), bytes, mapping, size, new_bytes(bytes)};
+        char* const begin = mapping + size - (bytes + 15) / 16 * 16;
+        const Allocation a{begin, bytes, mapping, size, new_bytes(bytes)};
         const std::lock_guard lock(allocations_mutex);
         allocations[reinterpret_cast<uintptr_t>(mapping + size + guard_size)] = a;
+        return begin;
     } catch (const std::bad_alloc&) {
-        return cudaErrorMemoryAllocation;
+        return nullptr;
     }
-    return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* p) {
-    if (!p) return cudaSuccess;
+bool device_free(void* p) {
     const std::lock_guard lock(allocations_mutex);
     const Allocation* const a = find_allocation(p);
-    if (!a || a->begin != p) return cudaErrorInvalidValue;
+    if (!a || a->begin != p) return false;
     const Allocation freed = *a;
     allocations.erase(reinterpret_cast<uintptr_t>(freed.mapping + freed.mapping_size + guard_size));
     unmap_guarded(freed.mapping, freed.mapping_size);
-    return cudaSuccess;
+    return true;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-    const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-    const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    if (bytes == 0) return cudaSuccess;
-    if (to_device ? !allocation_fault(to, bytes).empty() : find_allocation(to) != nullptr) return cudaErrorInvalidValue;
-    if (from_device ? !allocation_fault(from, bytes).empty() : find_allocation(from) != nullptr)
-        return cudaErrorInvalidValue;
+size_t device_memory_in_use() {
+    const std::lock_guard lock(allocations_mutex);
+    size_t bytes = 0;
+    for (const auto& [_, a] : allocations) bytes += a.mapping_size;
+    return bytes;
+}
+
+bool can_copy(const void* to, const void* from, size_t bytes, bool to_device, bool from_device) {
+    const auto is_there = [&](const void* p, bool on_device) {
+        return on_device ? allocation_fault(p, bytes).empty() : !find_allocation(p);
+    };
+    return is_there(to, to_device) && is_there(from, from_device);
+}
+
+void copy(void* to, const void* from, size_t bytes, bool to_device) {
     std::memmove(to, from, bytes);
     if (to_device) host_has_written(to, bytes);
-    return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* p, int value, size_t bytes) {
-    if (bytes == 0) return cudaSuccess;
-    if (!allocation_fault(p, bytes).empty()) return cudaErrorInvalidValue;
+bool fill(void* p, int value, size_t bytes) {
+    if (!allocation_fault(p, bytes).empty()) return false;
     std::memset(p, value, bytes);
     host_has_written(p, bytes);
-    return cudaSuccess;
+    return true;
 }
-
-namespace emulator {
 
 // --- shared memory
 // Thread_locals of the program are one block of memory for each OS thread, laid out by the linker. A function's local

@@ -36,6 +36,14 @@ struct Allocation {
 Allocation* find_allocation(const void* p);
 // Empty, or what is wrong with [p, p + size).
 std::string allocation_fault(const void* p, size_t size);
+void* device_allocate(size_t bytes);  // null where there is not as much
+bool device_free(void* p);            // false where p is none
+size_t device_memory_in_use();
+// Whether `bytes` of both are what they are said to be, device or host memory.
+bool can_copy(const void* to, const void* from, size_t bytes, bool to_device, bool from_device);
+void copy(void* to, const void* from, size_t bytes, bool to_device);
+bool fill(void* p, int value, size_t bytes);  // false where p is no device memory
+
 // The red zone of an allocation that was written to; empty where there is none.
 std::string damaged_allocation();
 

@@ -1,0 +1,62 @@
+// What the emulated GPU says of itself.
+#include <unistd.h>
+
+#include "dev/emulator/cuda_on_cpu.h"
+#include "dev/emulator/memory.h"
+
+constexpr int capability_major = 8, capability_minor = 0, multiprocessors = 2;
+
+static size_t memory_size() {
+    return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    *total = memory_size();
+    const size_t used = emulator::device_memory_in_use();
+    *free = *total > used ? *total - used : 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    *properties = {"emulated", memory_size(), capability_major, capability_minor, multiprocessors};
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    *value = attribute == cudaDevAttrMultiProcessorCount ? multiprocessors : capability_major;
+    return cudaSuccess;
+}
+
+const char* cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorInvalidValue:
+            return "invalid argument";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorInvalidDevice:
+            return "invalid device ordinal";
+        case cudaErrorInvalidResourceHandle:
+            return "invalid resource handle";
+        case cudaErrorIllegalState:
+            return "the operation cannot be performed in the present state";
+        case cudaErrorNotReady:
+            return "device not ready";
+        case cudaErrorNotSupported:
+            return "operation not supported";
+        case cudaErrorStreamCaptureUnsupported:
+            return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated:
+            return "operation failed due to a previous error during capture";
+        case cudaErrorStreamCaptureIsolation:
+            return "dependency created on uncaptured work in another stream";
+        case cudaErrorStreamCaptureImplicit:
+            return "operation would make the legacy stream depend on a capturing blocking stream";
+        case cudaErrorCapturedEvent:
+            return "operation not permitted on an event last recorded in a capturing stream";
+    }
+    return "unrecognized error code";
+}

@@ -1,0 +1,376 @@
+// Streams, events, pinned memory and graphs as the program uses them: on a GPU, or in the emulator, which does what
+// nothing waits for late or at random moments, so that a wait that is missing gives wrong numbers.
+#include "cuda_check.h"
+#include "layers/global_norm.cuh"
+
+namespace {
+
+constexpr int n = 64;
+constexpr size_t bytes = n * sizeof(float);
+std::vector<float> filled(float x) { return std::vector<float>(n, x); }
+
+__global__ void add_to(float* sum, const float* x) { sum[threadIdx.x] += x[threadIdx.x]; }
+__global__ void fill(float* out, float x) { out[threadIdx.x] = x; }
+
+struct Stream {
+    explicit Stream(unsigned flags = cudaStreamNonBlocking) {
+        cuda_check(cudaStreamCreateWithFlags(&stream, flags), "cudaStreamCreate");
+    }
+    ~Stream() { cudaStreamDestroy(stream); }
+    Stream(const Stream&) = delete;
+    operator cudaStream_t() const { return stream; }
+    cudaStream_t stream;
+};
+struct Event {
+    Event() { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"); }
+    ~Event() { cudaEventDestroy(event); }
+    Event(const Event&) = delete;
+    operator cudaEvent_t() const { return event; }
+    cudaEvent_t event;
+};
+struct Pinned {
+    Pinned() { cuda_check(cudaMallocHost(&p, bytes), "cudaMallocHost"); }
+    ~Pinned() { cudaFreeHost(p); }
+    Pinned(const Pinned&) = delete;
+    float* p;
+};
+
+CudaBuffer<float> on_device(float x) {
+    auto buffer = cuda_allocate<float>(n);
+    cuda_check(cudaMemcpy(buffer.get(), filled(x).data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return buffer;
+}
+std::vector<float> values(const CudaBuffer<float>& x) {
+    std::vector<float> host(n);
+    cuda_check(cudaMemcpy(host.data(), x.get(), bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return host;
+}
+
+void fill_on(cudaStream_t stream, const CudaBuffer<float>& x, float value) {
+    LAUNCH(fill, 1, n, 0, stream, x.get(), value);
+}
+
+// --- streams
+struct Waits {
+    bool compute_for_copy = true, copy_for_compute = true, host_for_copy = true, host_for_compute = true;
+};
+// Batches of 1, 2, … 6 come from pinned memory on a second stream and are added up on the first.
+std::vector<float> sum_of_batches(const Waits& w) {
+    const Stream compute, loader;
+    const Event copied, used;
+    const Pinned host;
+    const auto sum = on_device(0), batch = on_device(0);
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    for (int i = 1; i <= 6; ++i) {
+        if (w.host_for_copy) cuda_check(cudaEventSynchronize(copied), "cudaEventSynchronize");
+        std::fill_n(host.p, n, static_cast<float>(i));
+        if (w.copy_for_compute) cuda_check(cudaStreamWaitEvent(loader, used, 0), "cudaStreamWaitEvent");
+        cuda_check(cudaMemcpyAsync(batch.get(), host.p, bytes, cudaMemcpyHostToDevice, loader), "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(copied, loader), "cudaEventRecord");
+        if (w.compute_for_copy) cuda_check(cudaStreamWaitEvent(compute, copied, 0), "cudaStreamWaitEvent");
+        LAUNCH(add_to, 1, n, 0, compute, sum.get(), batch.get());
+        cuda_check(cudaEventRecord(used, compute), "cudaEventRecord");
+    }
+    const Pinned result;
+    cuda_check(cudaMemcpyAsync(result.p, sum.get(), bytes, cudaMemcpyDeviceToHost, compute), "cudaMemcpyAsync");
+    if (w.host_for_compute) cuda_check(cudaStreamSynchronize(compute), "cudaStreamSynchronize");
+    return std::vector<float>(result.p, result.p + n);
+}
+
+TEST(CudaStreams, ALoaderOnASecondStream) {
+    in_every_order([] { EXPECT_EQ(sum_of_batches({}), filled(21)); });
+}
+
+#ifndef __CUDACC__
+// What a GPU does wrong only at times.
+TEST(EmulatedStreams, AMissingWaitShows) {
+    for (const Waits& w : {Waits{.compute_for_copy = false}, Waits{.copy_for_compute = false},
+                           Waits{.host_for_copy = false}, Waits{.host_for_compute = false}}) {
+        int wrong = 0;
+        for (emulator::seed = 1; emulator::seed <= 20; ++emulator::seed) wrong += sum_of_batches(w) != filled(21);
+        EXPECT_GE(wrong, 5) << w.compute_for_copy << w.copy_for_compute << w.host_for_copy << w.host_for_compute;
+    }
+    emulator::seed = 1;
+}
+#endif
+
+TEST(CudaStreams, TheNullStreamWaitsForBlockingStreams) {
+    in_every_order([] {
+        const Stream blocking(cudaStreamDefault);
+        const auto x = on_device(0), sum = on_device(1);
+        fill_on(blocking, x, 5);
+        LAUNCH(add_to, 1, n, 0, nullptr, sum.get(), x.get());
+        EXPECT_EQ(values(sum), filled(6));
+    });
+}
+
+TEST(CudaStreams, MemoryThatIsNotPinnedMayBeReusedAtOnce) {
+    in_every_order([] {
+        const Stream stream;
+        const auto x = on_device(0);
+        std::vector<float> host = filled(3);
+        cuda_check(cudaMemcpyAsync(x.get(), host.data(), bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+        host = filled(4);
+        std::vector<float> back = filled(0);
+        cuda_check(cudaMemcpyAsync(back.data(), x.get(), bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+        EXPECT_EQ(back, filled(3));
+    });
+}
+
+TEST(CudaStreams, WhatIsFreedOrDestroyedIsFinishedFirst) {
+    in_every_order([] {
+        const auto sum = on_device(1);
+        {
+            const Stream stream;
+            const auto x = on_device(0);
+            fill_on(stream, x, 5);
+            LAUNCH(add_to, 1, n, 0, stream, sum.get(), x.get());
+        }
+        EXPECT_EQ(values(sum), filled(6));
+    });
+}
+
+TEST(CudaDevice, SaysWhatItIs) {
+    int count = 0;
+    cudaDeviceProp properties;
+    size_t free = 0, less = 0, total = 0;
+    cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    ASSERT_GE(count, 1);
+    cuda_check(cudaSetDevice(0), "cudaSetDevice");
+    EXPECT_NE(cudaSetDevice(count), cudaSuccess);
+    cudaGetLastError();
+    cuda_check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+    EXPECT_GE(properties.multiProcessorCount, 1);
+    EXPECT_NE(properties.name[0], 0);
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    EXPECT_LE(free, total);
+    const auto memory = cuda_allocate<char>(int64_t{64} << 20);
+    cuda_check(cudaMemGetInfo(&less, &total), "cudaMemGetInfo");
+    EXPECT_LE(less, free - (size_t{64} << 20));
+}
+
+TEST(CudaEvents, TimeBetweenTwo) {
+    const Stream stream;
+    cudaEvent_t from, to;
+    cuda_check(cudaEventCreate(&from), "cudaEventCreate"), cuda_check(cudaEventCreate(&to), "cudaEventCreate");
+    cuda_check(cudaEventRecord(from, stream), "cudaEventRecord");
+    cuda_check(cudaEventRecord(to, stream), "cudaEventRecord");
+    cuda_check(cudaEventSynchronize(to), "cudaEventSynchronize");
+    float milliseconds = -1;
+    cuda_check(cudaEventElapsedTime(&milliseconds, from, to), "cudaEventElapsedTime");
+    EXPECT_GE(milliseconds, 0);
+    cudaEventDestroy(from), cudaEventDestroy(to);
+}
+
+// --- graphs
+struct Graph {
+    Graph(cudaStream_t stream, const std::function<void()>& work) {
+        cudaGraph_t graph;
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+        work();
+        cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+        cuda_check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+        cudaGraphDestroy(graph);
+    }
+    ~Graph() { cudaGraphExecDestroy(executable); }
+    Graph(const Graph&) = delete;
+    void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch"); }
+    cudaGraphExec_t executable;
+};
+
+TEST(CudaGraphs, RunLaterInOrderWithTheArgumentsOfTheirCapture) {
+    in_every_order([] {
+        const Stream stream;
+        const Pinned host;
+        const auto x = on_device(0), sum = on_device(1), copy = on_device(0);
+        std::fill_n(host.p, n, 7.0f);
+        float value = 2;
+        const Graph graph(stream, [&] {
+            fill_on(stream, x, value);
+            LAUNCH(add_to, 1, n, 0, stream, sum.get(), x.get());  // sum += 2
+            cuda_check(cudaMemcpyAsync(x.get(), host.p, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+            LAUNCH(add_to, 1, n, 0, stream, sum.get(), x.get());  // sum += what the host's memory holds by then
+            cuda_check(cudaMemcpyAsync(copy.get(), sum.get(), bytes, cudaMemcpyDeviceToDevice, stream), "copy");
+            cuda_check(cudaMemsetAsync(x.get(), 0, bytes, stream), "cudaMemsetAsync");
+        });
+        cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        EXPECT_EQ(values(sum), filled(1)) << "nothing runs during the capture";
+        value = 100;
+        graph.launch(stream);
+        cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        EXPECT_EQ(values(copy), filled(10));
+        EXPECT_EQ(values(x), filled(0));
+        std::fill_n(host.p, n, 20.0f);
+        graph.launch(stream);
+        graph.launch(stream);
+        cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        EXPECT_EQ(values(sum), filled(10 + 2 * 22));
+    });
+}
+
+// As the program does with a whole step: once without a graph, for what it allocates, then captured.
+TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
+    const Stream stream;
+    Cuda dev;
+    dev.stream = stream;
+    CudaTensor<float> x(dev, uniform(9001));
+    const auto s = allocate<StepStatus>(dev, 1);
+    const auto layer = [&] {
+        zero(dev, s.get(), 1);
+        add_loss(dev, s.get(), x.on(dev), 9001, 0.25);
+        decide(dev, s.get(), x.on(dev), 9001, {.clip = 1});
+    };
+    layer();
+    const StepStatus direct = to_host(dev, s.get(), 1)[0];
+    const Graph graph(stream, layer);
+    zero(dev, s.get(), 1);
+    for (int i = 0; i < 2; ++i) graph.launch(stream);
+    const StepStatus replayed = to_host(dev, s.get(), 1)[0];
+    EXPECT_EQ(replayed.loss, direct.loss);
+    EXPECT_EQ(replayed.squared_norm, direct.squared_norm);
+    EXPECT_EQ(replayed.grad_scale, direct.grad_scale);
+    EXPECT_EQ(replayed.apply, 1);
+}
+
+// What allocates or waits cannot be part of a graph: an error at once, and the capture is lost.
+TEST(CudaGraphs, WhatACaptureForbids) {
+    const Stream stream, other;
+    const Event event;
+    const auto x = on_device(0), freed = on_device(0);
+    std::vector<float> host = filled(0);
+    const auto expect_lost = [&](const char* what, const std::function<cudaError_t()>& call, cudaError_t error) {
+        cudaGraph_t graph = nullptr;
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+        fill_on(stream, x, 1);
+        EXPECT_EQ(call(), error) << what;
+        cudaGetLastError();
+        EXPECT_THROW(fill_on(stream, x, 1), std::runtime_error) << what;
+        cudaGetLastError();
+        EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated) << what;
+        cudaGetLastError();
+        EXPECT_EQ(graph, nullptr);
+    };
+    expect_lost(
+        "cudaMalloc",
+        [] {
+            void* p;
+            return cudaMalloc(&p, 16);
+        },
+        cudaErrorStreamCaptureUnsupported);
+    expect_lost(
+        "cudaStreamSynchronize", [&] { return cudaStreamSynchronize(stream); }, cudaErrorStreamCaptureUnsupported);
+    expect_lost(
+        "cudaDeviceSynchronize", [] { return cudaDeviceSynchronize(); }, cudaErrorStreamCaptureUnsupported);
+    expect_lost(
+        "cudaMemcpy", [&] { return cudaMemcpy(host.data(), x.get(), bytes, cudaMemcpyDeviceToHost); },
+        cudaErrorStreamCaptureUnsupported);
+    // what came before the capture on another stream is no part of the graph
+    cuda_check(cudaEventRecord(event, other), "cudaEventRecord");
+    expect_lost(
+        "an event from outside", [&] { return cudaStreamWaitEvent(stream, event, 0); },
+        cudaErrorStreamCaptureIsolation);
+    fill_on(stream, x, 3);
+    cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    EXPECT_EQ(values(x), filled(3));
+}
+
+TEST(CudaGraphs, AScratchThatGrowsDuringACaptureSaysSo) {
+    const Stream stream;
+    Cuda dev;
+    dev.stream = stream;
+    cudaGraph_t graph = nullptr;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    try {
+        dev.scratch(100);
+        FAIL();
+    } catch (const std::runtime_error& e) {
+        EXPECT_NE(std::string(e.what()).find("cudaMalloc: operation not permitted when stream is capturing"),
+                  std::string::npos)
+            << e.what();
+    }
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+}
+
+TEST(CudaGraphs, TheNullStreamDuringACaptureOfABlockingStream) {
+    const Stream blocking(cudaStreamDefault);
+    const auto x = on_device(0);
+    cudaGraph_t graph = nullptr;
+    cuda_check(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    EXPECT_THROW(fill_on(nullptr, x, 1), std::runtime_error);
+    cudaGetLastError();
+    EXPECT_EQ(cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+}
+
+TEST(CudaGraphs, CapturesThatCannotBe) {
+    const Stream stream;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable;
+    EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorIllegalState);
+    EXPECT_NE(cudaGraphInstantiate(&executable, nullptr, 0), cudaSuccess);
+    cudaGetLastError();
+}
+
+#ifndef __CUDACC__
+// --- what the emulator reports
+__global__ void beyond(float* out, int at) { out[at + static_cast<int>(threadIdx.x)] = 1; }
+
+TEST(EmulatedGraphs, AKernelThatFaultsInAGraph) {
+    const Stream stream;
+    const auto x = on_device(0);
+    const Graph graph(stream, [&] {
+        fill_on(stream, x, 1);
+        LAUNCH(beyond, 1, 1, 0, stream, x.get(), n);
+        fill_on(stream, x, 2);
+    });
+    try {
+        graph.launch(stream);
+        cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        FAIL() << "no report";
+    } catch (const emulator::Error& e) {
+        const std::string what = e.what();
+        EXPECT_NE(what.find("beyond, block (0,0,0), thread (0,0,0): writes 4 bytes out of bounds"), std::string::npos)
+            << what;
+        EXPECT_NE(what.find("launched at dev/test/cuda_graph_test.cpp"), std::string::npos) << what;
+    }
+    EXPECT_EQ(values(x), filled(1)) << "what came after the fault has not run";
+    fill_on(stream, x, 3);
+    cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    EXPECT_EQ(values(x), filled(3));
+}
+
+// A fault that only a destructor finds is thrown by the next call that can.
+TEST(EmulatedStreams, AFaultIsNotLostInADestructor) {
+    const auto x = on_device(0);
+    emulator::seed = 2;
+    bool thrown = false;
+    try {
+        {
+            const Stream stream;
+            LAUNCH(beyond, 1, 1, 0, stream, x.get(), n);
+        }
+        cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    } catch (const emulator::Error&) {
+        thrown = true;
+    }
+    EXPECT_TRUE(thrown);
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+TEST(EmulatedStreams, MemoryFreedBeforeItsCopy) {
+    const Stream stream;
+    auto x = on_device(0);
+    const Graph graph(stream, [&] { cuda_check(cudaMemsetAsync(x.get(), 0, bytes, stream), "cudaMemsetAsync"); });
+    x = nullptr;
+    EXPECT_THROW(
+        {
+            graph.launch(stream);
+            cudaStreamSynchronize(stream);
+        },
+        emulator::Error);
+}
+#endif
+
+}  // namespace
