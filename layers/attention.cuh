@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/attention.h"
+#include "layers/attention_forward.cuh"
 #include "layers/attention_plain.cuh"
 
 // score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
@@ -11,6 +12,8 @@ void attention_forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_
                        int64_t NH) {
     const Timed timed(dev, "attention_forward", 2 * product(B, seq, seq + 1, C), 4 * product(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
+    if constexpr (std::is_same_v<T, bf16>)
+        if (attention_mma::forward(dev, out, logsumexp, qkv, B, seq, C, NH)) return;
     attention_plain::forward(dev, out, logsumexp, qkv, B, seq, C, NH);
 }
 
