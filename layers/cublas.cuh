@@ -21,7 +21,7 @@ inline void cublas_check(cublasStatus_t s, const char* what,
                                  std::to_string(at.line()));
 }
 
-// out (M,N) = epilogue(a (M,K) · b (K,N) + beta * c (M,N)); out and c are of type Out, and c may be out.
+// out (M,N) = epilogue(alpha * a (M,K) · b (K,N) + beta * c (M,N)); out and c are of type Out, and c may be out.
 template <class T, class Out>
 struct Product {
     Out* out;
@@ -29,9 +29,8 @@ struct Product {
     int64_t M, N, K;
     bool a_transposed = false;  // memory holds aᵀ (K,M)
     bool b_transposed = false;  // memory holds bᵀ (N,K)
-    float beta = 0;
+    float alpha = 1, beta = 0;
     const Out* c = nullptr;
-    int64_t out_stride = 0;  // from row to row of out and c; 0: N
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const Out* bias = nullptr;  // (N) BIAS, GELU_AUX_BIAS
     Out* a_sums = nullptr;      // (M) = sums over k of a: BGRADB, the gradient of a bias
@@ -53,7 +52,7 @@ struct CublasLt {
             if (matmul) cublasLtMatmulDescDestroy(matmul);
         }
     };
-    using Key = std::array<int64_t, 16>;
+    using Key = std::array<int64_t, 15>;
 
     cublasLtHandle_t handle = nullptr;
     std::map<Key, Plan> plans;
@@ -118,7 +117,7 @@ void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Product<T, Out>& p,
         layout(plan.b, cuda_type<T>, p.K, p.M, p.M);
     else
         layout(plan.b, cuda_type<T>, p.M, p.K, p.K);
-    layout(plan.c, cuda_type<Out>, p.M, p.N, p.out_stride ? p.out_stride : p.N);
+    layout(plan.c, cuda_type<Out>, p.M, p.N, p.N);
 
     cublasLtMatmulPreference_t preference;
     cublas_check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
@@ -155,16 +154,15 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
     const CublasLt::Key key{p.M,
                             p.N,
                             p.K,
-                            p.out_stride,
                             p.a_transposed,
                             p.b_transposed,
                             p.epilogue,
                             sizeof(T),
                             sizeof(Out),
                             dev.tf32,
-                            p.beta != 0,
-                            c == p.out,
-                            alignment[0] | alignment[1] << 8 | alignment[2] << 16,
+                            alignment[0],
+                            alignment[1],
+                            alignment[2],
                             alignment[3],
                             alignment_of(vector),
                             alignment_of(p.aux)};
@@ -180,9 +178,8 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
         cublas_check(cublasLtMatmulDescSetAttribute(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p.aux,
                                                     sizeof p.aux),
                      "cublasLtMatmulDescSetAttribute");
-    const float one = 1;
     cublas_check(
-        cublasLtMatmul(lt.handle, plan.matmul, &one, p.b, plan.a, p.a, plan.b, &p.beta, c, plan.c, p.out, plan.c,
+        cublasLtMatmul(lt.handle, plan.matmul, &p.alpha, p.b, plan.a, p.a, plan.b, &p.beta, c, plan.c, p.out, plan.c,
                        &plan.algorithm, lt.workspace.get(), lt.workspace ? lt.workspace_size : 0, dev.stream),
         "cublasLtMatmul");
     return true;

@@ -78,6 +78,7 @@ struct Cuda {
     int multiprocessors = 1;
     bool tf32 = false;               // products of floats take 10 bits of their fractions, on tensor cores
     bool fuse_gelu = true;           // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
+    bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
     int64_t classifier_rows = 8192;  // of logits in memory at once (layers/classifier.cuh)
     std::shared_ptr<struct CublasLt> cublas;  // made by the first product (layers/cublas.cuh)
 

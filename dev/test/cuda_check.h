@@ -37,6 +37,12 @@ struct CudaTensor {
         }
     }
 
+    CudaTensor(CudaTensor&&) = default;
+    CudaTensor& operator=(CudaTensor&& t) {
+        offset = t.offset, memory = std::move(t.memory), exact = std::move(t.exact);
+        return *this;
+    }
+
     Cuda& dev;
     int64_t offset;
     CudaBuffer<T> memory;

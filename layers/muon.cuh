@@ -1,0 +1,175 @@
+// Muon on the Cuda device: the Newton-Schulz steps are products by cuBLASLt, in fp32, or with bf16 matrices where
+// dev.bf16_products says so, as torch.optim.Muon's. Matrices are taken one by one.
+#pragma once
+
+#include "layers/cublas.cuh"
+#include "layers/global_norm.cuh"
+#include "layers/muon.h"
+
+namespace muon {
+
+struct Factors {  // of momentum and gradient
+    float keep, take;
+};
+constexpr int most_blocks = 256;
+
+// momentum (n) = keep momentum + take g,  g = grad_scale * grad; partial (blocks): each block's share of |U|².
+template <int V>
+__global__ void __launch_bounds__(norm_threads)
+    momentum_kernel(double* __restrict__ partial, float* __restrict__ momentum, const float* __restrict__ grad,
+                    int64_t n, Factors f, const StepStatus* __restrict__ status) {
+    if (!status->apply) return;
+    const float scale = static_cast<float>(status->grad_scale);
+    double squares = 0;
+    const auto update = [&]<int W>(int64_t i) {
+        float g[W], m[W];
+        load_once<W>(g, grad + i);
+        load<W>(m, momentum + i);
+        UNROLL for (int v = 0; v < W; ++v) {
+            g[v] *= scale;
+            m[v] = f.keep * m[v] + f.take * g[v];
+            const float u = f.take * g[v] + f.keep * m[v];
+            squares += static_cast<double>(u) * static_cast<double>(u);
+        }
+        store(momentum + i, m);
+    };
+    const int64_t vectors = n / V, threads = int64_t{gridDim.x} * norm_threads;
+    const int64_t thread = int64_t{blockIdx.x} * norm_threads + threadIdx.x;
+    for (int64_t i = thread; i < vectors; i += threads) update.template operator()<V>(i * V);
+    if (vectors * V + thread < n) update.template operator()<1>(vectors * V + thread);
+    squares = block_sum(squares);
+    if (threadIdx.x == 0) partial[blockIdx.x] = squares;
+}
+
+// inverse[0] = 1 / |U|; 0 where the step is not applied. One block.
+static __global__ void __launch_bounds__(norm_threads)
+    inverse_norm_kernel(float* inverse, const double* __restrict__ partial, int blocks, const StepStatus* status) {
+    double squares = 0;
+    if (status->apply)
+        for (int i = static_cast<int>(threadIdx.x); i < blocks; i += norm_threads) squares += partial[i];
+    squares = block_sum(squares);
+    if (threadIdx.x > 0) return;
+    const double norm = sqrt(squares);
+    *inverse = status->apply ? static_cast<float>(1 / (norm < smallest_norm ? smallest_norm : norm)) : 0.0f;
+}
+
+// x (n) = U / |U|,  U = take g + keep momentum (Nesterov)
+template <int V, class T>
+__global__ void __launch_bounds__(elements_block)
+    direction_kernel(T* __restrict__ x, const float* __restrict__ momentum, const float* __restrict__ grad, int64_t n,
+                     Factors f, const float* __restrict__ inverse, const StepStatus* __restrict__ status) {
+    const float scale = static_cast<float>(status->grad_scale), r = *inverse;
+    each_element<V>(n, [&]<int W>(int64_t i) {
+        float g[W], m[W];
+        load_once<W>(g, grad + i);
+        load_once<W>(m, momentum + i);
+        UNROLL for (int v = 0; v < W; ++v) m[v] = (f.take * (scale * g[v]) + f.keep * m[v]) * r;
+        store(x + i, m);
+    });
+}
+
+// param (n) = param shrink - rate x, if the step is applied
+template <int V, class T>
+__global__ void __launch_bounds__(elements_block)
+    step_kernel(float* __restrict__ param, const T* __restrict__ x, int64_t n, float shrink, float rate,
+                const StepStatus* __restrict__ status) {
+    if (!status->apply) return;
+    each_element<V>(n, [&]<int W>(int64_t i) {
+        float p[W], d[W];
+        load<W>(p, param + i);
+        load_once<W>(d, x + i);
+        UNROLL for (int v = 0; v < W; ++v) p[v] = p[v] * shrink - rate * d[v];
+        store(param + i, p);
+    });
+}
+
+// T is what the steps' matrices are stored in.
+template <class T>
+void update(Cuda& dev, const MuonMatrix<float>& w, const Muon& o, const StepStatus* status) {
+    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
+    const bool tall = w.rows > w.cols;
+    const Factors factors{static_cast<float>(o.momentum), static_cast<float>(1 - o.momentum)};
+
+    const int blocks = static_cast<int>(std::clamp<int64_t>(size / (16 * norm_threads), 1, most_blocks));
+    // matrices begin at multiples of 16 bytes
+    const auto floats = [](int64_t count) { return (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 4; };
+    float* memory = dev.scratch(2 * most_blocks + 4 + 2 * floats(size) + 2 * floats(n * n));
+    const auto take = [&](int64_t count) {
+        float* const p = memory;
+        memory += count;
+        return p;
+    };
+    double* const partial = reinterpret_cast<double*>(take(2 * most_blocks));
+    float* const inverse = take(4);
+    T *x = reinterpret_cast<T*>(take(floats(size))), *next = reinterpret_cast<T*>(take(floats(size)));
+    T *const gram = reinterpret_cast<T*>(take(floats(n * n))), *const poly = reinterpret_cast<T*>(take(floats(n * n)));
+
+    if (can_pack<float>(packed<float>, w.momentum, w.grad))
+        LAUNCH(momentum_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size,
+               factors, status);
+    else
+        LAUNCH(momentum_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size, factors,
+               status);
+    LAUNCH(inverse_norm_kernel, 1, norm_threads, 0, dev.stream, inverse, partial, blocks, status);
+    launch_elements<T>(
+        size,
+        [&]<int V>(unsigned grid) {
+            LAUNCH((direction_kernel<V, T>), grid, elements_block, 0, dev.stream, x, w.momentum, w.grad, size, factors,
+                   inverse, status);
+        },
+        x, w.momentum, w.grad);
+    for (int step = 0; step < steps; ++step) {
+        // A = X Xᵀ, or Xᵀ X        P = c3 A + c5 A²        X = c1 X + P X, or c1 X + X P
+        multiply(dev, Product<T, T>{.out = gram,
+                                    .a = x,
+                                    .b = x,
+                                    .M = n,
+                                    .N = n,
+                                    .K = size / n,
+                                    .a_transposed = tall,
+                                    .b_transposed = !tall});
+        multiply(dev, Product<T, T>{.out = poly,
+                                    .a = gram,
+                                    .b = gram,
+                                    .M = n,
+                                    .N = n,
+                                    .K = n,
+                                    .alpha = static_cast<float>(c5),
+                                    .beta = static_cast<float>(c3),
+                                    .c = gram});
+        multiply(dev, Product<T, T>{.out = next,
+                                    .a = tall ? x : poly,
+                                    .b = tall ? poly : x,
+                                    .M = w.rows,
+                                    .N = w.cols,
+                                    .K = n,
+                                    .beta = static_cast<float>(c1),
+                                    .c = x});
+        std::swap(x, next);
+    }
+    launch_elements<T>(
+        size,
+        [&]<int V>(unsigned grid) {
+            LAUNCH((step_kernel<V, T>), grid, elements_block, 0, dev.stream, w.param, x, size,
+                   static_cast<float>(1 - o.lr * o.weight_decay), static_cast<float>(step_size(o, w.rows, w.cols)),
+                   status);
+        },
+        w.param, x);
+}
+
+}  // namespace muon
+
+// For each matrix, with gradient g = status->grad_scale * grad; nothing where status->apply is 0:
+//   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
+//   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
+inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o,
+                        const StepStatus* status) {
+    double flops = 0;  // a step: the Gram matrix, its square, the product with X
+    for (const auto& w : matrices) {
+        const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
+        flops += muon::steps * 2 * (2 * n * n * k + n * n * n);
+    }
+    const Timed timed(dev, "muon_update", flops, 0);
+    for (const auto& w : matrices)
+        dev.bf16_products ? muon::update<bf16>(dev, w, o, status) : muon::update<float>(dev, w, o, status);
+}
