@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,7 @@ size_t size_of(cudaDataType_t type) { return type == CUDA_R_16BF ? 2 : 4; }
 struct Algorithm {
     uint64_t problem;  // a hash
     uint64_t workspace;
-    uint32_t alignment[4];
-    bool operator==(const Algorithm&) const = default;
+    uint32_t alignment[6];  // A, B, C, D, bias, auxiliary matrix
 };
 
 struct Operand {
@@ -164,8 +164,8 @@ void run(const Problem& q) {
     const int64_t row_tiles = (q.m + tile_rows - 1) / tile_rows, column_tiles = (q.n + tile_columns - 1) / tile_columns;
     std::vector<float> a(static_cast<size_t>(row_tiles * tile_rows * q.k)),
         b(static_cast<size_t>(column_tiles * tile_columns * q.k));
-    std::string error;
     const auto in_parallel = [&](int64_t tasks, const auto& task) {
+        std::map<int64_t, std::string> errors;
 #pragma omp parallel for schedule(static)
         for (int64_t t = 0; t < tasks; ++t) {
             const emulator::Internal scope;
@@ -173,10 +173,10 @@ void run(const Problem& q) {
                 task(t);
             } catch (const emulator::Error& problem) {
 #pragma omp critical(matmul_error)
-                error = problem.what();
+                errors[t] = problem.what();
             }
         }
-        if (!error.empty()) throw emulator::Error(error);
+        if (!errors.empty()) throw emulator::Error(errors.begin()->second);
     };
     in_parallel(row_tiles, [&](int64_t t) {
         pack<tile_rows>(&a[static_cast<size_t>(t * tile_rows * q.k)], q.a, q.desc.transpose_a, to_tf32, t * tile_rows,
@@ -311,6 +311,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return CUBLAS_STATUS_NOT_SUPPORTED;
     Algorithm algorithm{problem_hash(*desc, {A, B, C, D}), emulator::matmul_workspace, {}};
     std::copy_n(preference->alignment, 4, algorithm.alignment);
+    for (const auto& [i, p] : {std::pair{4, desc->bias}, std::pair{5, desc->aux}})
+        algorithm.alignment[i] = 1u << std::min(4, std::countr_zero(reinterpret_cast<uintptr_t>(p)));
     results[0] = {};
     std::memcpy(&results[0].algo, &algorithm, sizeof algorithm);
     static_assert(sizeof algorithm <= sizeof results[0].algo);
@@ -338,12 +340,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     std::memcpy(&algorithm, algo, sizeof algorithm);
     if (algorithm.problem != problem_hash(*desc, {layout_a, layout_b, layout_c, layout_d}))
         throw emulator::Error("cublasLtMatmul with an algorithm that was chosen for another problem");
-    const void* const data[] = {A, B, C, D};
-    for (int i = 0; i < 4; ++i)
+    const void* const data[] = {
+        A, B, C, D, has_bias(desc->epilogue) ? desc->bias : nullptr, has_aux(desc->epilogue) ? desc->aux : nullptr};
+    const char* const names[] = {"A", "B", "C", "D", "the bias", "the auxiliary matrix"};
+    for (int i = 0; i < 6; ++i)
         if (reinterpret_cast<uintptr_t>(data[i]) % algorithm.alignment[i])
-            throw emulator::Error(std::string("cublasLtMatmul with ") + "ABCD"[i] + " less aligned than to " +
-                                  std::to_string(algorithm.alignment[i]) +
-                                  " bytes, which its algorithm was chosen for");
+            throw emulator::Error(std::string("cublasLtMatmul with ") + names[i] + " less aligned than to " +
+                                  std::to_string(algorithm.alignment[i]) + " bytes, which its algorithm is for");
     if (algorithm.workspace) {
         const std::string fault = emulator::allocation_fault(workspace, workspace_size);
         if (workspace_size < algorithm.workspace || !fault.empty())

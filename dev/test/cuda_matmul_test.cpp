@@ -319,6 +319,13 @@ TYPED_TEST(CudaMatmul, AlgorithmsAreChosenOnce) {
     run(4);
     EXPECT_EQ(emulator::heuristics_asked, before + 2);
     EXPECT_EQ(dev.cublas->workspace.get(), workspace);
+    // another kind of numbers, and addresses that the algorithm is not for
+    dev.tf32 = true, run(4);
+    EXPECT_EQ(emulator::heuristics_asked, before + 3);
+    dev.tf32 = false;
+    matmul_forward(dev, t.out.on(dev), t.inp.on(dev) + 1, t.weight.on(dev), t.bias.on(dev), 4, 24, 16);
+    for (const int off : {0, 1})
+        matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev) + off, 4, 24, 8);
     emulator::matmul_workspace = 0;
 }
 #endif
