@@ -1,0 +1,83 @@
+// AdamW's ladder on a GPU: 28 bytes of memory traffic for each parameter, and little to compute.
+#include "dev/ladder_cuda.h"
+#include "layers/adamw.cuh"
+#include "layers/adamw_cpu.h"
+
+#ifdef __CUDACC__
+constexpr int64_t default_size = 124475904;  // GPT-2 124M
+#else
+constexpr int64_t default_size = 3001;
+#endif
+const Kernel kernel{
+    "adamw_cuda", "AdamW over a flat buffer, on a GPU or in its emulator", {{"N", default_size, "parameters"}}};
+
+namespace {
+
+const AdamW o{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+constexpr int64_t step = 10;
+struct Factors {
+    float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2),
+          correction1 = static_cast<float>(1 - std::pow(o.beta1, step)),
+          correction2 = static_cast<float>(1 - std::pow(o.beta2, step)), lr = static_cast<float>(o.lr),
+          keep = static_cast<float>(1 - o.lr * o.weight_decay), eps = static_cast<float>(o.eps);
+};
+
+__device__ int64_t my_element() { return int64_t{blockIdx.x} * 256 + threadIdx.x; }
+
+// 1. A kernel for each formula: moments and gradients come from memory twice.
+__global__ void __launch_bounds__(256) first_moment(float* m, const float* grad, int64_t n, Factors f) {
+    const int64_t i = my_element();
+    if (i < n) m[i] = f.beta1 * m[i] + (1 - f.beta1) * grad[i];
+}
+__global__ void __launch_bounds__(256) second_moment(float* v, const float* grad, int64_t n, Factors f) {
+    const int64_t i = my_element();
+    if (i < n) v[i] = f.beta2 * v[i] + (1 - f.beta2) * grad[i] * grad[i];
+}
+__global__ void __launch_bounds__(256) parameters(float* param, const float* m, const float* v, int64_t n, Factors f) {
+    const int64_t i = my_element();
+    if (i < n) param[i] = param[i] * f.keep - f.lr * (m[i] / f.correction1) / (sqrtf(v[i] / f.correction2) + f.eps);
+}
+
+// 2. One kernel: everything is read and written once.
+__global__ void __launch_bounds__(256)
+    fused(float* param, const float* grad, float* m, float* v, int64_t n, Factors f) {
+    const int64_t i = my_element();
+    if (i >= n) return;
+    const float g = grad[i], first = f.beta1 * m[i] + (1 - f.beta1) * g,
+                second = f.beta2 * v[i] + (1 - f.beta2) * g * g;
+    m[i] = first, v[i] = second;
+    param[i] = param[i] * f.keep - f.lr * (first / f.correction1) / (sqrtf(second / f.correction2) + f.eps);
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    CudaLadder cuda;
+    ladder.on(cuda);
+    Cuda& dev = cuda.dev;
+    const auto [N] = ladder.shape<1>();
+    const int64_t n = N;
+    const auto &param = ladder.updated("param", {n}), &grad = ladder.input({n}), &m = ladder.updated("m", {n}),
+               &v = ladder.updated("v", {n}, 1, 0, 1);
+    float *const p = cuda.memory(param), *const g = cuda.memory(grad), *const m1 = cuda.memory(m),
+                 *const m2 = cuda.memory(v);
+    const unsigned blocks = static_cast<unsigned>((n + 255) / 256);
+    const Factors f;
+    const auto status = cuda_allocate<StepStatus>(1);
+    const StepStatus apply{0, 0, 1, 1};
+    to_device(dev, status.get(), &apply, 1);
+    ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](auto& d) {
+        const typename std::remove_reference_t<decltype(d)>::scalar grad_scale = 1;
+        adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, o, grad_scale, step);
+    });
+    ladder.rung("naive", "a kernel for each formula", [&] {
+        LAUNCH(first_moment, blocks, 256, 0, dev.stream, m1, g, n, f);
+        LAUNCH(second_moment, blocks, 256, 0, dev.stream, m2, g, n, f);
+        LAUNCH(parameters, blocks, 256, 0, dev.stream, p, m1, m2, n, f);
+    });
+    ladder.rung("fused", "one kernel: memory is gone through once",
+                [&] { LAUNCH(fused, blocks, 256, 0, dev.stream, p, g, m1, m2, n, f); });
+    ladder.rung("production", "16 bytes in one access: layers/adamw.cuh",
+                [&] { adamw_update(dev, p, g, m1, m2, n, o, status.get(), step); });
+    ladder.run();
+}

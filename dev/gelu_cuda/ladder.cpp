@@ -1,0 +1,69 @@
+// GELU's ladder on a GPU. A value is read and written, and a GPU can do some hundred operations in that time: tanhf may
+// stay. The question is how many bytes are on their way at once.
+#include "dev/ladder_cuda.h"
+#include "layers/gelu.cuh"
+#include "layers/gelu_cpu.h"
+
+#ifdef __CUDACC__
+constexpr int64_t default_shape[] = {16384, 3072};  // 192 MiB: beyond any cache
+#else
+constexpr int64_t default_shape[] = {7, 333};
+#endif
+const Kernel kernel{"gelu_cuda",
+                    "GELU in its tanh form, forward and backward, on a GPU or in its emulator",
+                    {{"N", default_shape[0], "rows"}, {"C", default_shape[1], "channels"}}};
+
+namespace {
+
+unsigned blocks(int64_t threads) { return static_cast<unsigned>((threads + 255) / 256); }
+
+// 1. A thread a value, by the formula. A warp asks for 128 bytes at once, and then waits.
+__global__ void __launch_bounds__(256) forward_naive(float* out, const float* inp, int64_t n) {
+    const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
+    if (i >= n) return;
+    const float x = inp[i];
+    out[i] = x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+__global__ void __launch_bounds__(256) backward_naive(float* dinp, const float* inp, const float* dout, int64_t n) {
+    const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
+    if (i >= n) return;
+    const float x = inp[i], t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    dinp[i] = dout[i] * ((1 + t) / 2 + x / 2 * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x));
+}
+
+// 2. Four values a thread, 16 bytes in one access: four times as many bytes on their way.
+__global__ void __launch_bounds__(256) forward_vectors(float* out, const float* inp, int64_t n) {
+    each_element<4>(n, [&]<int W>(int64_t i) {
+        float x[W];
+        load<W>(x, inp + i);
+        for (float& v : x) v = v / 2 * (1 + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)));
+        store(out + i, x);
+    });
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    CudaLadder cuda;
+    ladder.on(cuda);
+    Cuda& dev = cuda.dev;
+    const auto [N, C] = ladder.shape<2>();
+    const int64_t n = N * C;
+    const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
+    float *const x = cuda.memory(inp), *const y = cuda.memory(out);
+    ladder.pass("forward", bytes(8 * product(n)), {&out}, [&](auto& d) { gelu_forward(d, out.on(d), inp.on(d), n); });
+    ladder.rung("naive", "a value a thread", [&] { LAUNCH(forward_naive, blocks(n), 256, 0, dev.stream, y, x, n); });
+    ladder.rung("vectors", "16 bytes in one access",
+                [&] { LAUNCH(forward_vectors, blocks(n / 4 + n % 4), 256, 0, dev.stream, y, x, n); });
+    ladder.rung("production", "exp in place of tanh: layers/gelu.cuh", [&] { gelu_forward(dev, y, x, n); });
+
+    const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
+    float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp);
+    ladder.pass("backward", bytes(12 * product(n)), {&dinp},
+                [&](auto& d) { gelu_backward(d, dinp.on(d), inp.on(d), dout.on(d), n); });
+    ladder.rung("naive", "a value a thread",
+                [&] { LAUNCH(backward_naive, blocks(n), 256, 0, dev.stream, dx, x, dy, n); });
+    ladder.rung("production", "16 bytes in one access, exp: layers/gelu.cuh",
+                [&] { gelu_backward(dev, dx, x, dy, n); });
+    ladder.run();
+}
