@@ -142,20 +142,14 @@ void matmul_backward(Cuda& dev, T* dinp, float* dweight, float* dbias, const T* 
 template <class T>
 void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
                          int64_t OC) {
-    const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
     if (N == 0) return;
-    if (dev.fuse_gelu && try_multiply(dev, Product<T, T>{.out = out,
-                                                         .a = inp,
-                                                         .b = weight,
-                                                         .M = N,
-                                                         .N = OC,
-                                                         .K = C,
-                                                         .b_transposed = true,
-                                                         .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-                                                         .bias = bias,
-                                                         .aux = pre}))
-        return;
-    linear_forward<T>(dev, pre, inp, weight, bias, nullptr, N, C, OC);
+    {
+        const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
+        Product<T, T> fused{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
+        fused.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, fused.bias = bias, fused.aux = pre;
+        if (dev.fuse_gelu && try_multiply(dev, fused)) return;
+        linear_forward<T>(dev, pre, inp, weight, bias, nullptr, N, C, OC);
+    }
     gelu_forward(dev, out, pre, N * OC);
 }
 
@@ -166,12 +160,14 @@ void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, cons
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
     if (N == 0) return;
-    const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
-    const Product<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
-    Product<T, T> fused = plain;
-    fused.epilogue = CUBLASLT_EPILOGUE_DGELU, fused.aux = pre;
-    if (dev.fuse_gelu && try_multiply(dev, fused)) return;
-    multiply(dev, plain);
+    {
+        const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
+        const Product<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
+        Product<T, T> fused = plain;
+        fused.epilogue = CUBLASLT_EPILOGUE_DGELU, fused.aux = pre;
+        if (dev.fuse_gelu && try_multiply(dev, fused)) return;
+        multiply(dev, plain);
+    }
     gelu_backward(dev, dpre, pre, dpre, N * C);
 }
 
