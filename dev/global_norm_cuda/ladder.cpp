@@ -5,8 +5,10 @@
 
 #ifdef __CUDACC__
 constexpr int64_t default_size = 124475904;  // GPT-2 124M
+constexpr unsigned grid = 512;
 #else
 constexpr int64_t default_size = 20001;
+constexpr unsigned grid = 3;
 #endif
 const Kernel kernel{"global_norm_cuda",
                     "the sum of squares of a flat buffer, on a GPU or in its emulator",
@@ -37,6 +39,16 @@ __global__ void __launch_bounds__(256) trees(double* total, const float* x, int6
     if (t == 0) atomicAdd(total, tile[0]);
 }
 
+// 3. A grid of a fixed size, so that a thread adds many squares in a register; then warps add up by shuffles, without
+// shared memory and its barriers.
+__global__ void __launch_bounds__(norm_threads) shuffles(double* total, const float* x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = int64_t{blockIdx.x} * norm_threads + threadIdx.x; i < n; i += int64_t{gridDim.x} * norm_threads)
+        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) atomicAdd(total, sum);
+}
+
 }  // namespace
 
 void climb(Ladder& ladder) {
@@ -50,12 +62,13 @@ void climb(Ladder& ladder) {
     const unsigned blocks = static_cast<unsigned>((n + 255) / 256);
     const auto total = cuda_allocate<double>(1);
     const auto status = allocate<StepStatus>(dev, 1);
-    const auto rung = [&](const char* name, const char* adds, void (*kernel_of)(double*, const float*, int64_t)) {
+    const auto rung = [&](const char* name, const char* adds, void (*kernel_of)(double*, const float*, int64_t),
+                          unsigned grid_size, unsigned block) {
         ladder.rung(
             name, adds,
-            [&, kernel_of] {
+            [&, kernel_of, grid_size, block] {
                 LAUNCH(start, 1, 1, 0, dev.stream, total.get());
-                LAUNCH(kernel_of, blocks, 256, 0, dev.stream, total.get(), x, n);
+                LAUNCH(kernel_of, grid_size, block, 0, dev.stream, total.get(), x, n);
                 LAUNCH(finish, 1, 1, 0, dev.stream, out, total.get());
             },
             false);
@@ -64,9 +77,10 @@ void climb(Ladder& ladder) {
         using T = typename std::remove_reference_t<decltype(d)>::scalar;
         sum.on(d)[0] = static_cast<T>(global_norm_squared(d, values.on(d), n));
     });
-    rung("atomics", "every thread adds to one total", atomics);
-    rung("trees", "a block adds up in shared memory", trees);
-    ladder.rung("production", "warps by shuffles, blocks' sums in order: layers/global_norm.cuh", [&] {
+    rung("atomics", "every thread adds to one total", atomics, blocks, 256);
+    rung("trees", "a block adds up in shared memory", trees, blocks, 256);
+    rung("shuffles", "registers first, then warps by shuffles", shuffles, grid, norm_threads);
+    ladder.rung("production", "16 bytes an access, blocks' sums in order: layers/global_norm.cuh", [&] {
         decide(dev, status.get(), x, n, {});
         LAUNCH(finish, 1, 1, 0, dev.stream, out, &status.get()->squared_norm);
     });
