@@ -421,7 +421,10 @@ int run(const Options& options) {
     if (options.command == "eval") run_eval(options);
     if (options.command == "convert") convert_model(options.in_path, options.out_path, options.bf16);
     if (options.command == "tokenize") run_tokenize(options);
-    if (options.command == "info") print_info(options.in_path, std::cout);
+    if (options.command == "info") {
+        if (options.verify && !verify_files(options.in_path, std::cout)) return 1;
+        print_info(options.in_path, std::cout);
+    }
     return 0;
 }
 

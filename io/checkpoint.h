@@ -64,6 +64,12 @@ TrainerState read_trainer_state(const std::string& checkpoint);
 void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBuffer>& optimizer);
 // Reads every file and compares its checksum; throws InputError naming the one that is damaged.
 void verify_checkpoint(const std::string& checkpoint);
+// The same for each of its files by itself, trainer_state.json first, for `info --verify`.
+struct FileCheck {
+    std::string name, trouble;  // trouble: one line, or "" where its bytes are those that were written
+};
+std::vector<FileCheck> check_files(const std::string& checkpoint);
+std::vector<std::string> list_checkpoints(const std::string& out);  // paths, the oldest first
 
 // What --resume goes on from: the newest whole checkpoint in OUT, or nullopt where there never was one. Throws
 // InputError where its bytes are damaged, offering the one before, or none is whole. `passed_over`: one line for each

@@ -11,3 +11,7 @@ void convert_model(const std::string& in, const std::string& out, bool bf16);
 // Says what `path` is (checkpoint, run, model, state, shard, tokenizer, safetensors, log, text), its shapes
 // and numbers. Throws InputError.
 void print_info(const std::string& path, std::ostream& out);
+
+// Compares every file of a checkpoint, or of each of a run's checkpoints, with its checksum, and lists them. False if
+// one is damaged. True for what keeps no checksums.
+bool verify_files(const std::string& path, std::ostream& out);

@@ -3,9 +3,31 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+// Text for one line of a terminal: control characters (also DEL and U+0080 … U+009F, which are C2 80 … C2 9F) as
+// "\u001b".
+inline std::string without_controls(std::string_view text) {
+    constexpr char digits[] = "0123456789abcdef";
+    std::string out;
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        const bool c1 = out.ends_with('\xC2') && byte >= 0x80 && byte < 0xA0;
+        if (c1) out.pop_back();
+        if (c1 || byte < ' ' || byte == 0x7F)
+            out.append("\\u00").append({digits[byte / 16], digits[byte % 16]});
+        else
+            out += c;
+    }
+    return out;
+}
+
+// Paths and files' contents may hold anything, and be long; the message is one line that does no harm to a terminal.
 struct InputError : std::runtime_error {
-    using std::runtime_error::runtime_error;
+    explicit InputError(const std::string& message)
+        : std::runtime_error(message.size() <= longest ? without_controls(message)
+                                                       : without_controls(message.substr(0, longest)) + "...") {}
+    static constexpr size_t longest = 8192;
 };
 
 // "data.bin: magic number: found 7, expected 20240520 (a llm.c token shard); pass a shard or a text file"

@@ -238,3 +238,22 @@ void print_info(const std::string& path, std::ostream& out) {
     if (kind.empty()) return print_text(out, path, file);
     out << path << ": " << kind << ", " << grouped(file.size()) << " bytes\n";
 }
+
+bool verify_files(const std::string& path, std::ostream& out) {
+    std::vector<std::string> checkpoints;
+    if (path_exists(path + "/trainer_state.json"))
+        checkpoints = {path};
+    else if (is_directory(path))
+        checkpoints = list_checkpoints(path);
+    if (checkpoints.empty()) out << path << ": no checksums are kept for it; all of it is read\n";
+    bool intact = true;
+    for (const std::string& checkpoint : checkpoints) {
+        out << checkpoint << ": a checkpoint\n";
+        for (const auto& [name, trouble] : check_files(checkpoint)) {
+            out << format("  %-24s %s\n", one_line(name).c_str(),
+                          trouble.empty() ? "ok" : ("DAMAGED: " + trouble).c_str());
+            intact = intact && trouble.empty();
+        }
+    }
+    return intact;
+}

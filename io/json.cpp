@@ -21,18 +21,8 @@ std::string shortened(std::string text) {
     return text.substr(0, end) + "...";
 }
 
-// JSON's writer leaves DEL and the control characters U+0080 … U+009F (C2 80 … C2 9F) as they are.
 std::string printable(const json& value) {
-    std::string text;
-    for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace)) {
-        const bool del = c == 0x7F, c1 = text.ends_with('\xC2') && static_cast<unsigned char>(c) < 0xA0;
-        if (c1) text.pop_back();
-        if (del || c1)
-            text += "\\u00" + std::string(1, "789"[del ? 0 : (c & 0xF0) == 0x80 ? 1 : 2]) + "0123456789abcdef"[c & 0xF];
-        else
-            text += c;
-    }
-    return text;
+    return without_controls(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -83,15 +73,18 @@ json read_json_file(const std::string& path) {
     return parse_json_object(path, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});
 }
 
+int64_t json_integer(const std::string& path, const std::string& field, const json* value, int64_t low, int64_t high) {
+    // Non-negative integers parse as unsigned; what does not fit into one parses as a float.
+    if (value && value->is_number_integer() &&
+        (!value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX})) {
+        const int64_t number = value->get<int64_t>();
+        if (number >= low && number <= high) return number;
+    }
+    bad_input(path, field, value ? json_text(*value) : "nothing",
+              "an integer from " + std::to_string(low) + " to " + std::to_string(high), "correct the file");
+}
+
 int64_t json_integer(const std::string& path, const json& object, const std::string& key, int64_t low, int64_t high) {
     const auto it = object.find(key);
-    const bool present = it != object.end();
-    // Non-negative integers parse as unsigned; what does not fit into one parses as a float.
-    if (present && it->is_number_integer() &&
-        (!it->is_number_unsigned() || it->get<uint64_t>() <= uint64_t{INT64_MAX})) {
-        const int64_t value = it->get<int64_t>();
-        if (value >= low && value <= high) return value;
-    }
-    bad_input(path, key, present ? json_text(*it) : "nothing",
-              "an integer from " + std::to_string(low) + " to " + std::to_string(high), "correct the file");
+    return json_integer(path, key, it == object.end() ? nullptr : &*it, low, high);
 }

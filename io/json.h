@@ -14,8 +14,12 @@ nlohmann::json read_json_file(const std::string& path);
 // object[key] as an integer within [low, high]; throws InputError.
 int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key, int64_t low,
                      int64_t high);
+// The same for a value that `field` names in messages; null: it is not there.
+int64_t json_integer(const std::string& path, const std::string& field, const nlohmann::json* value, int64_t low,
+                     int64_t high);
 
-// Text from a file as it may stand in a message: in quotes, control characters escaped (a terminal must not obey them), shortened.
+// Text from a file as it may stand in a message: in quotes, control characters escaped (a terminal must not obey them),
+// shortened.
 std::string one_line(std::string_view text);
 // A JSON value for a message, shortened.
 std::string json_text(const nlohmann::json& value);

@@ -56,7 +56,7 @@ std::vector<std::string> read_tokens(const std::string& path, const json& vocab,
         contents.insert(content);
     }
     for (const auto& [name, value] : vocab.items()) {
-        const int64_t id = json_integer(path, vocab, name, 0, static_cast<int64_t>(tokens.size()) - 1);
+        const int64_t id = json_integer(path, "token " + one_line(name), &value, 0, std::ssize(tokens) - 1);
         const auto bytes = from_symbols(name);
         const bool placed =
             !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && contents.contains(name)));

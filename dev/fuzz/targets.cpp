@@ -56,6 +56,6 @@ void run_target(const FuzzTarget& target, std::string_view input) {
     } catch (const InputError& error) {
         const std::string_view message = error.what();
         require_printable(message, false);
-        require(message.size() < 2000, "a short message");
+        require(message.size() < 4000, "a short message");
     }
 }

@@ -1,0 +1,14 @@
+// What is called how in a run's OUT; for checkpoint.cpp and checkpoint_reading.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+inline constexpr const char* state_name = "trainer_state.json";
+
+std::string step_name(int64_t step);                      // "step_000500"
+std::optional<int64_t> step_of(const std::string& name);  // of a name exactly as step_name writes it
+// The directories OUT/step_NNNNNN that have a trainer_state.json, by step.
+std::vector<int64_t> checkpoint_steps(const std::string& out);
