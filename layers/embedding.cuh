@@ -57,19 +57,21 @@ void embedding_forward(Cuda& dev, T* out, const int32_t* tokens, const T* wte, c
 constexpr int sort_warps = 32, sort_digits = 256;
 static __global__ void __launch_bounds__(32 * sort_warps, 1)
     sort_tokens_kernel(int32_t* sorted, int32_t* place, int32_t* spare, const int32_t* tokens, int N) {
-    __shared__ int next[sort_warps][sort_digits];  // first how many, then where a warp puts its next place of a digit
+    __shared__ int next[sort_warps][sort_digits];  // first how many, then where a warp puts its next token of a digit
     __shared__ int total[sort_digits];
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int share = (N + 32 * sort_warps - 1) / (32 * sort_warps) * 32;  // of a warp
     const int begin = min(warp * share, N), end = min(begin + share, N);
     unsigned all_bits = 0;
-    for (int i = begin + lane; i < end; i += 32) {
-        spare[i] = i;
-        all_bits |= static_cast<unsigned>(tokens[i]);
-    }
-    int32_t *from = spare, *to = spare + N;
-    for (int shift = 0; shift < 32 && __syncthreads_or(all_bits >> shift != 0); shift += 8) {
-        const auto digit = [&](int32_t p) { return static_cast<unsigned>(tokens[p]) >> shift & (sort_digits - 1); };
+    for (int i = begin + lane; i < end; i += 32) all_bits |= static_cast<unsigned>(tokens[i]);
+    int passes = 1;
+    while (passes < 4 && __syncthreads_or(all_bits >> (8 * passes) != 0)) ++passes;
+
+    const int32_t *from = tokens, *from_place = nullptr;  // null: each is where it was
+    for (int pass = 0; pass < passes; ++pass) {
+        const bool into_spare = (passes - pass) % 2 == 0;  // so that the last pass ends in `sorted`
+        int32_t *const to = into_spare ? spare : sorted, *const to_place = into_spare ? spare + N : place;
+        const auto digit = [&](int32_t token) { return static_cast<unsigned>(token) >> 8 * pass & (sort_digits - 1); };
         for (int d = lane; d < sort_digits; d += 32) next[warp][d] = 0;
         __syncwarp();
         for (int i = begin + lane; i < end; i += 32) atomicAdd(&next[warp][digit(from[i])], 1);
@@ -96,25 +98,30 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
             }
         }
         __syncthreads();
-        for (int first = begin; first < end; first += 32) {
-            const bool valid = first + lane < end;
+        int32_t token = 0, p = 0;
+        const auto read = [&](int i) {
+            if (i < end) token = from[i], p = from_place ? from_place[i] : i;
+        };
+        read(begin + lane);
+        for (int i = begin + lane; i - lane < end; i += 32) {
+            const bool valid = i < end;
+            const int32_t my_token = token, my_place = p;
+            read(i + 32);  // on its way while the warp counts
             const unsigned valid_lanes = __ballot_sync(0xffffffff, valid);
             if (valid) {
-                const int32_t p = from[first + lane];
-                const unsigned d = digit(p), same = __match_any_sync(valid_lanes, d);
+                const unsigned d = digit(my_token), same = __match_any_sync(valid_lanes, d);
                 const int rank = __popc(same & ((1u << lane) - 1));
                 const int start = next[warp][d];
                 __syncwarp(valid_lanes);
                 if (rank == 0) next[warp][d] = start + __popc(same);
-                to[start + rank] = p;
+                to[start + rank] = my_token;
+                to_place[start + rank] = my_place;
             }
             __syncwarp();
         }
-        int32_t* const swap = from;
-        from = to, to = swap;
+        __syncthreads();
+        from = to, from_place = to_place;
     }
-    __syncthreads();
-    for (int i = begin + lane; i < end; i += 32) place[i] = from[i], sorted[i] = tokens[from[i]];
 }
 
 // The sum over a chunk's rows of dout of each token: added to dwte's row if all of the token's places are here, else
@@ -181,24 +188,23 @@ static __global__ void __launch_bounds__(256)
     dwte[token * C + c] += sum;
 }
 
-// dwpe (seq,C) += dout summed over the batch, in order. A thread for V channels of a position; block (32, positions).
+// dwpe (seq,C) += dout summed over the batch, in order. A thread for V channels of a position; block (32, positions),
+// grid (positions, slices of 32 * V channels).
 template <int V, class T>
 __global__ void __launch_bounds__(256)
     embedding_positions_kernel(float* dwpe, const T* __restrict__ dout, int64_t B, int64_t seq, int64_t C) {
     const int64_t t = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-    if (t >= seq) return;
-    for (int64_t c = threadIdx.x * V; c < C; c += 32 * V) {
-        float sum[V] = {};
-        for (int64_t b = 0; b < B; ++b) {
-            float x[V];
-            load_once(x, dout + (b * seq + t) * C + c);
-            UNROLL for (int v = 0; v < V; ++v) sum[v] += x[v];
-        }
-        float before[V];
-        load(before, dwpe + t * C + c);
-        UNROLL for (int v = 0; v < V; ++v) before[v] += sum[v];
-        store(dwpe + t * C + c, before);
+    const int64_t c = (int64_t{blockIdx.y} * 32 + threadIdx.x) * V;
+    if (t >= seq || c >= C) return;
+    float sum[V] = {}, before[V];
+    for (int64_t b = 0; b < B; ++b) {
+        float x[V];
+        load_once(x, dout + (b * seq + t) * C + c);
+        UNROLL for (int v = 0; v < V; ++v) sum[v] += x[v];
     }
+    load(before, dwpe + t * C + c);
+    UNROLL for (int v = 0; v < V; ++v) before[v] += sum[v];
+    store(dwpe + t * C + c, before);
 }
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
@@ -219,8 +225,9 @@ void embedding_backward(Cuda& dev, float* dwte, float* dwpe, const T* dout, cons
                dim3(static_cast<unsigned>((chunks + chunk_warps - 1) / chunk_warps), slices), dim3(32, chunk_warps), 0,
                dev.stream, dwte, partial, dout, sorted, place, N, C);
         constexpr unsigned positions = 8;
-        LAUNCH((embedding_positions_kernel<V, T>), static_cast<unsigned>((seq + positions - 1) / positions),
-               dim3(32, positions), 0, dev.stream, dwpe, dout, B, seq, C);
+        LAUNCH((embedding_positions_kernel<V, T>),
+               dim3(static_cast<unsigned>((seq + positions - 1) / positions), slices), dim3(32, positions), 0,
+               dev.stream, dwpe, dout, B, seq, C);
     };
     if (can_pack<T>(C, dout) && can_pack<float>(C, dwte, dwpe))
         launch.template operator()<packed<T>>();

@@ -1,5 +1,5 @@
 // Streams, events and graphs.
-// Task on the null stream is done at once, after that of all blocking streams. What is given to a stream of its own
+// Work on the null stream is done at once, after that of all blocking streams. What is given to a stream of its own
 // waits there: it is done by the time that something waits for it, and before that a few pieces at random moments, in a
 // random order of the streams. So a host that reads or reuses memory too early, and a stream that does not wait for
 // another's event, get wrong numbers for some emulator::seed.
