@@ -124,7 +124,7 @@ public:
             entry.tokens_per_second = static_cast<double>(options.total_batch) / (now - step_start);
             entry.seconds = now - started;
             entry.skipped = finite && !result.applied;
-            log->write(entry);
+            note(entry);
             if (!finite) return stop_at_nonfinite(result);
             state.step = step;
             state.position = sampler->position();
@@ -182,6 +182,11 @@ private:
         }
         if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
         tell_trouble();
+    }
+
+    void note(const LogEntry& entry) {
+        log->write(entry);
+        history.add(entry);
     }
 
     // Between the parts of what takes long.
@@ -283,6 +288,7 @@ private:
             for (const char* name : {"/log.jsonl", "/samples.jsonl"}) std::filesystem::remove(options.out + name);
         const int64_t step = checkpoint.empty() ? -1 : state.step;
         log.emplace(options.out, step);
+        if (step >= 0) history.add_file(options.out + "/log.jsonl");
         if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out, step);
     }
 
@@ -315,7 +321,7 @@ private:
         const double loss = mean_loss(*model, *val, spread(val->windows(), batches * options.batch), options.batch,
                                       options.seq, [&] { pause(); });
         if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
-        log->write({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
+        note({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
         state.evaluated = state.step;
         saved = false;
         std::printf("step %" PRId64 ": validation loss %.4f\n", state.step, loss);
@@ -373,8 +379,8 @@ private:
     void write_report() const {
         Report page{.title = std::filesystem::path(options.out).filename().string() + " on " + options.data};
         page.loss_unit = tokenizer->name() == "byte" ? "nats per byte" : "nats per token";
-        page.log = read_log(options.out + "/log.jsonl");
-        if (samples) page.samples = read_samples(options.out + "/samples.jsonl");
+        page.log = history.entries();
+        if (samples) page.samples = read_samples(options.out + "/samples.jsonl", 20);
         page.configuration = options.list();
         char text[64];
         const auto fact = [&](const char* name, const char* format, double value) {
@@ -403,6 +409,7 @@ private:
     std::unique_ptr<Model> model;
     std::vector<OptimizerBuffer> optimizer_state;
     std::optional<Log> log;
+    LogHistory history;
     std::optional<SampleLog> samples;
     Schedule schedule, muon_schedule;
     std::optional<Progress> progress;

@@ -1,6 +1,6 @@
 #include "io/log.h"
 
-#include <functional>
+#include <filesystem>
 #include <limits>
 #include <string_view>
 
@@ -82,11 +82,24 @@ void for_each_line(const std::string& path, Parse parse, const auto& take) {
 template <class Parse>
 void cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
     if (step < 0 || !path_exists(path)) return;
-    std::string kept;
+    uintmax_t kept = 0, read = 0;
     for_each_line(path, parse, [&](std::string_view line, const auto& entry) {
-        if (step_of(entry) <= step) kept.append(line).append("\n");
+        read += line.size() + 1;
+        if (step_of(entry) <= step) kept = read;
     });
-    write_file_atomically(path, kept);
+    std::error_code error;
+    std::filesystem::resize_file(path, kept, error);
+    if (error)
+        bad_input(path, "cutting at the checkpoint's step", error.message(), "a file that can be written",
+                  "check --out");
+}
+
+LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double weight_of_b) {
+    LogEntry m = b;  // the later step
+    for (double LogEntry::*value :
+         {&LogEntry::loss, &LogEntry::lr, &LogEntry::grad_norm, &LogEntry::tokens_per_second, &LogEntry::seconds})
+        m.*value = (a.*value * weight_of_a + b.*value * weight_of_b) / (weight_of_a + weight_of_b);
+    return m;
 }
 
 }  // namespace
@@ -104,6 +117,36 @@ std::vector<LogEntry> read_log(const std::string& path) {
     return entries;
 }
 
+void LogHistory::add(const LogEntry& entry) {
+    if (entry.split != "train") {
+        if (val_.size() == most) {
+            for (size_t i = 0; i < most / 2; i++) val_[i] = val_[2 * i + 1];
+            val_.resize(most / 2);
+        }
+        val_.push_back(entry);
+        return;
+    }
+    sum_ = in_ == 0 ? entry : mean(sum_, static_cast<double>(in_), entry, 1);
+    if (++in_ < each_) return;
+    train_.push_back(sum_);
+    in_ = 0;
+    if (train_.size() < most) return;
+    for (size_t i = 0; i < most / 2; i++) train_[i] = mean(train_[2 * i], 1, train_[2 * i + 1], 1);
+    train_.resize(most / 2);
+    each_ *= 2;
+}
+
+void LogHistory::add_file(const std::string& path) {
+    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { add(entry); });
+}
+
+std::vector<LogEntry> LogHistory::entries() const {
+    std::vector<LogEntry> all = train_;
+    if (in_ > 0) all.push_back(sum_);
+    all.insert(all.end(), val_.begin(), val_.end());
+    return all;
+}
+
 SampleLog::SampleLog(const std::string& out, int64_t resume_step)
     : file_((cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; }),
              out + "/samples.jsonl"),
@@ -111,8 +154,11 @@ SampleLog::SampleLog(const std::string& out, int64_t resume_step)
 
 void SampleLog::write(const Sample& sample) { file_.append(to_line(sample)); }
 
-std::vector<Sample> read_samples(const std::string& path) {
+std::vector<Sample> read_samples(const std::string& path, size_t most) {
     std::vector<Sample> samples;
-    for_each_line(path, sample_from_line, [&](std::string_view, const Sample& sample) { samples.push_back(sample); });
+    for_each_line(path, sample_from_line, [&](std::string_view, const Sample& sample) {
+        if (samples.size() == most) samples.erase(samples.begin());
+        samples.push_back(sample);
+    });
     return samples;
 }

@@ -32,6 +32,21 @@ private:
 
 std::vector<LogEntry> read_log(const std::string& path);
 
+// A log in bounded memory, for the report of a run of any length: once there are too many training steps, each two
+// become one, their mean; of validations, the newest and every second one of the others stay.
+class LogHistory {
+public:
+    void add(const LogEntry& entry);
+    void add_file(const std::string& path);  // all of its lines
+    std::vector<LogEntry> entries() const;   // training, then validation
+
+private:
+    static constexpr size_t most = 8192;
+    std::vector<LogEntry> train_, val_;
+    LogEntry sum_;               // of the entries that are to become one
+    int64_t each_ = 1, in_ = 0;  // so many become one; so many are in sum_
+};
+
 using Sample = std::pair<int64_t, std::string>;  // after which step, and the text
 
 // The same for OUT/samples.jsonl.
@@ -46,4 +61,5 @@ private:
     LineFile file_;
 };
 
-std::vector<Sample> read_samples(const std::string& path);
+// The newest `most`.
+std::vector<Sample> read_samples(const std::string& path, size_t most);

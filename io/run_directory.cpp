@@ -5,10 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "io/error.h"
 #include "io/file.h"
@@ -23,6 +27,25 @@ bool holds_files(const std::string& directory) {
     for (const auto& item : fs::directory_iterator(directory, ignored))
         if (item.path().filename() != ".lock") return true;
     return false;
+}
+
+// What FileWriter calls a file while it writes it: NAME.PROCESS.tmp
+bool is_unfinished(const fs::path& path) {
+    const std::string number = path.stem().extension().string(), name = path.stem().stem().string();
+    if (path.extension() != ".tmp" || number.size() < 2 || number.find_first_not_of("0123456789", 1) != number.npos)
+        return false;
+    return path.parent_path().filename() == "data" ||
+           std::ranges::count(
+               std::array<std::string_view, 4>{"options.json", "log.jsonl", "samples.jsonl", "report.html"}, name) > 0;
+}
+
+// What a run that was killed while it wrote has left.
+void remove_unfinished(const std::string& directory) {
+    std::error_code ignored;
+    std::vector<fs::path> found;
+    for (const auto& item : fs::directory_iterator(directory, ignored))
+        if (item.is_regular_file(ignored) && is_unfinished(item.path())) found.push_back(item.path());
+    for (const fs::path& path : found) fs::remove(path, ignored);
 }
 
 }  // namespace
@@ -78,6 +101,8 @@ void RunDirectory::lock() {
                       "none", "wait for its end or stop it, or choose another --out");
         }  // other errors: a file system that knows no locks
     } while (fstat(lock_, &ours) != 0 || stat(file.c_str(), &named) != 0 || ours.st_ino != named.st_ino);
+    remove_unfinished(path_);
+    remove_unfinished(path_ + "/data");
     const std::string number = std::to_string(getpid());
     if (ftruncate(lock_, 0) != 0 || pwrite(lock_, number.data(), number.size(), 0) < 0) return;  // only told, above
 }

@@ -133,6 +133,30 @@ TEST_F(LogTest, AFullDiscIsReportedAndLosesNoLine) {
     EXPECT_EQ(contents(), val1 + val1 + val1);
 }
 
+// A report's curves cost the same after a week as after an hour, and still begin and end where the run does.
+TEST_F(LogTest, AHistoryOfAnyLengthIsBoundedAndKeepsMeans) {
+    LogHistory history;
+    const int64_t steps = 300'000;
+    for (int64_t step = 1; step <= steps; step++) {
+        history.add({.step = step, .split = "train", .loss = static_cast<double>(step)});
+        if (step % 10 == 0) history.add({.step = step, .split = "val", .loss = static_cast<double>(step)});
+    }
+    const auto all = history.entries();
+    EXPECT_LE(all.size(), 2u * 8193);
+    EXPECT_EQ(all.back().step, steps) << "the newest validation";
+    double train = 0, last = 0;
+    for (const LogEntry& e : all) {
+        if (e.split != "train") continue;
+        EXPECT_GT(e.step, last);
+        EXPECT_NEAR(e.loss, (last + 1 + static_cast<double>(e.step)) / 2, 1e-6) << "a mean over its steps";
+        last = static_cast<double>(e.step), ++train;
+    }
+    EXPECT_EQ(last, steps);
+    EXPECT_GT(train, 4096);
+    history.add({.step = steps + 1, .split = "train", .loss = std::nan("")});
+    EXPECT_TRUE(std::ranges::any_of(history.entries(), [](const LogEntry& e) { return std::isnan(e.loss); }));
+}
+
 TEST_F(LogTest, SamplesOfAnyBytesSurviveAResumedRun) {
     {
         SampleLog samples(out, -1);
@@ -141,7 +165,8 @@ TEST_F(LogTest, SamplesOfAnyBytesSurviveAResumedRun) {
         samples.write({9, "later"});
     }
     { SampleLog samples(out, 6); }
-    const auto samples = read_samples(at("samples.jsonl"));
+    EXPECT_EQ(read_samples(at("samples.jsonl"), 1).front().first, 6);
+    const auto samples = read_samples(at("samples.jsonl"), 5);
     ASSERT_EQ(samples.size(), 2u);
     EXPECT_EQ(samples[0], (Sample{3, "a line\nand \"another\""}));
     EXPECT_EQ(samples[1], (Sample{6, "\uFFFD\uFFFD"}));  // no UTF-8

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "dev/test/model_files.h"
@@ -114,6 +116,29 @@ protected:
         return words("train", args);
     }
     std::string train(const std::string& out, const Args& more = {}) const { return expect_done(training(out, more)); }
+
+    // The lines of a run's log without their times.
+    std::vector<nlohmann::json> timeless_log(const std::string& out) const {
+        std::vector<nlohmann::json> lines;
+        std::istringstream file(read_bytes(at(out + "/log.jsonl")));
+        for (std::string line; std::getline(file, line);) {
+            lines.push_back(nlohmann::json::parse(line));
+            lines.back().erase("seconds"), lines.back().erase("tokens_per_second");
+        }
+        return lines;
+    }
+    // The same model, moments, trainer's state and log: everything but the time that it took.
+    void expect_same_run(const std::string& a, const std::string& b) const {
+        for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+            EXPECT_TRUE(read_bytes(at(a + file)) == read_bytes(at(b + file))) << a << ", " << b << ": " << file;
+        EXPECT_TRUE(timeless_log(a) == timeless_log(b)) << a << ", " << b << ": log.jsonl";
+        const auto state = [&](const std::string& out) {
+            auto json = nlohmann::json::parse(read_bytes(at(out + "/latest/trainer_state.json")));
+            json.erase("seconds"), json.erase("crc32");
+            return json;
+        };
+        EXPECT_EQ(state(a), state(b));
+    }
 
     // Every file and directory below the test's own, with what is in it.
     std::map<std::string, std::string> snapshot() const {

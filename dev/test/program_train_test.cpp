@@ -34,27 +34,6 @@ protected:
         }
         return all;
     }
-    // The same model, moments, trainer's state and log: everything but the time that it took.
-    void expect_same_run(const std::string& a, const std::string& b) const {
-        for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
-            EXPECT_TRUE(read_bytes(at(a + file)) == read_bytes(at(b + file))) << a << ", " << b << ": " << file;
-        const auto timeless = [&](const std::string& path) {
-            std::vector<nlohmann::json> lines;
-            std::istringstream file(read_bytes(at(path)));
-            for (std::string line; std::getline(file, line);) {
-                lines.push_back(nlohmann::json::parse(line));
-                lines.back().erase("seconds"), lines.back().erase("tokens_per_second");
-            }
-            return lines;
-        };
-        EXPECT_EQ(timeless(a + "/log.jsonl"), timeless(b + "/log.jsonl"));
-        const auto state = [&](const std::string& out) {
-            auto json = nlohmann::json::parse(read_bytes(at(out + "/latest/trainer_state.json")));
-            json.erase("seconds"), json.erase("crc32");
-            return json;
-        };
-        EXPECT_EQ(state(a), state(b));
-    }
     // `to` as `from` was when its checkpoint of `step` had just been saved, and a few lines had gone to the log since.
     void rewind(const std::string& from, const std::string& to, const std::string& step) const {
         fs::copy(at(from), at(to), fs::copy_options::recursive | fs::copy_options::copy_symlinks);

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Trains for a time, evaluating, sampling and saving all the while, and says whether memory, file handles and speed stay
+# as they were after warm-up, which is the first fifth of it.
+#   scripts/soak.sh [SECONDS [OPTION…]]     an hour, the tiny model; the options are train_gpt2's
+# Ends with status 1 where memory grew by a MiB or more, or file handles grew. Speed also tells of the machine's other
+# work, so it is only reported.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+seconds=${1:-3600}
+shift || true
+work=$(mktemp -d)
+trap 'kill -KILL "${pid:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
+"${TRAIN_GPT2:-./train_gpt2}" --out "$work/run" --steps 1000000000 --schedule constant --eval-every 250 \
+    --sample-every 500 --save-every 250 --keep 2 "$@" >"$work/output" 2>&1 &
+pid=$!
+
+end=$((SECONDS + seconds))
+while [ $SECONDS -lt $end ]; do
+    sleep $((seconds / 240 + 1))
+    if ! kill -0 $pid 2>/dev/null; then
+        tail -n 20 "$work/output"
+        echo "soak: the program ended by itself"
+        exit 1
+    fi
+    handles=("/proc/$pid/fd/"*)
+    echo "$((seconds - end + SECONDS)) $(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status") ${#handles[@]}" >>"$work/samples"
+done
+kill -TERM $pid
+status=0
+wait $pid || status=$?
+
+python3 - "$work/samples" "$work/run/log.jsonl" "$seconds" "$status" <<'PYTHON'
+import json, statistics, sys
+samples = [tuple(map(int, line.split())) for line in open(sys.argv[1])]
+seconds, status = int(sys.argv[3]), int(sys.argv[4])
+log = [json.loads(line) for line in open(sys.argv[2])]
+train = [e for e in log if e["split"] == "train"]
+
+def fifth(n, of):
+    return [e for e in of if n * seconds / 5 <= e[0] < (n + 1) * seconds / 5]
+
+# The most that a fifth of the time saw: memory swings with every save and report.
+rss = [max(s[1] for s in fifth(n, samples)) for n in range(5)]
+handles = [max(s[2] for s in fifth(n, samples)) for n in range(5)]
+speed = [statistics.median(v for _, v in fifth(n, [(e["seconds"], e["tokens_per_second"]) for e in train])) for n in range(5)]
+growth = max(rss[2:]) - rss[1]
+print(f"{seconds} s, {len(train)} steps, {len(log) - len(train)} evaluations, exit status {status}")
+print("most resident memory in each fifth, KiB:", *rss)
+print("most file handles in each fifth:", *handles)
+print("median tokens/s in each fifth:", *(f"{s:.0f}" for s in speed))
+print(f"after warm-up: memory {growth:+d} KiB, file handles {max(handles[2:]) - handles[1]:+d}, speed {speed[4] / speed[1] - 1:+.1%}")
+sys.exit(not (growth < 1024 and max(handles[2:]) <= handles[1] and status == 143))
+PYTHON
