@@ -27,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders format check-format check-cuda clean help
+.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders fuzz format check-format check-cuda clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -70,6 +70,9 @@ check-format:
 check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test them on one if there is one
 	@scripts/check_cuda.sh
 
+fuzz: $(B)/fuzz/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors
+	@FUZZER=$< scripts/fuzz.sh
+
 clean: ## remove what was built; data/ and out/ stay
 	rm -rf build dev/build train_gpt2 test_gpt2
 
@@ -79,7 +82,7 @@ help: ## this list
 # Where no time is spent at run time, less is spent on compiling.
 COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json line_file log options report run_directory tokenizer_hugging_face)
 OPT  :=
-$(COLD) $(B)/dev/test/%.o: OPT := -O1
+$(COLD) $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
 $(EMULATOR): OPT := -O2
 $(B)/dev/test/cuda_%.o $(B)/dev/%_cuda/ladder.o: OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
@@ -143,9 +146,26 @@ $(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
+# The fuzzed readers, their files in memory (dev/fuzz/memory_files.h in io/file.cpp's place): by libFuzzer, and as a test.
+READERS  := $(filter-out io/file.cpp,$(wildcard io/*.cpp)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
+FUZZED   := -fsanitize=fuzzer-no-link,address,undefined
+$(B)/fuzz/%.o: %.cpp
+	@mkdir -p $(@D)
+	@echo "compiling $< (clang++)"
+	$(Q)clang++ -std=c++20 -O1 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) \
+		-fno-sanitize-recover=all -idirafter $(shell $(CXX) -print-file-name=include) -c $< -o $@
+
+$(B)/fuzz/readers: $(READERS:%.cpp=$(B)/fuzz/%.o) $(B)/fuzz/dev/fuzz/libfuzzer.o
+	$(Q)clang++ $(FUZZED:%-no-link,address,undefined=%,address,undefined) $^ $(LDLIBS) -lgomp -o $@
+
+$(B)/test/fuzz_replay_test: $(B)/dev/test/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
+
 # CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
 $(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
+$(B)/test/cuda_model_test: $(IO)
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

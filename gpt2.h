@@ -1,6 +1,7 @@
 // THE MODEL: GPT-2 (Radford et al. 2019), a pre-norm transformer over flat buffers, written once for every device.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 #include <tuple>
@@ -32,9 +33,9 @@ public:
           parameters(allocate<scalar>(dev, table.size)),
           activations(allocate<scalar>(dev, acts.size)),
           status(allocate<StepStatus>(dev, 1)) {
+        if (mixed) master = allocate<wide>(dev, table.size);
         if (keep == Keep::inference) return;
         gradients = allocate<wide>(dev, table.size);
-        if (mixed) master = allocate<wide>(dev, table.size);
         m = allocate<wide>(dev, table.size);
         v = allocate<wide>(dev, table.size);
     }
@@ -107,11 +108,13 @@ public:
     }
 
     void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
-        const int32_t* const inputs = tokens_for(dev, x, B * T);
-        const int32_t* const targets = tokens_for(dev, y, B * T);
-        forward(inputs, B, T);
-        backward(inputs, targets, B, T, scale);
-        add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
+        const auto [inputs, targets] = batch_for(dev, x, y, B * T);
+        replay(dev, {B, T, std::bit_cast<int64_t>(scale), accumulate}, [&, inputs = inputs, targets = targets] {
+            forward(inputs, B, T);
+            backward(inputs, targets, B, T, scale);
+            add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
+        });
+        accumulate = true;
     }
 
     // After forward: gradients += those of scale * (sum of the losses), which it also makes.
@@ -131,21 +134,21 @@ public:
             block_backward(l, B, T);
         }
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
-        accumulate = true;
     }
 
     double loss() override { return to_host(dev, status.get()).loss; }
 
     double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
-        forward(tokens_for(dev, x, B * T), B, T);
+        const auto [inputs, targets] = batch_for(dev, x, y, B * T);
+        forward(inputs, B, T);
         wide* const losses = statistics(acts.losses);
         classifier_forward(dev, losses, activations.get() + acts.lnf.offset, parameters.get() + table.wte.offset,
-                           tokens_for(dev, y, B * T), B * T, config.channels, config.vocab);
+                           targets, B * T, config.channels, config.vocab);
         return sum(dev, losses, B * T);
     }
 
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
-        forward(tokens_for(dev, x, T), 1, T);
+        forward(batch_for(dev, x, x, T).first, 1, T);
         const scalar* const last = activations.get() + acts.lnf.offset + (T - 1) * config.channels;
         scalar* const row = activations.get() + acts.logits.offset;
         classifier_logits(dev, row, last, parameters.get() + table.wte.offset, config.channels, config.vocab);
@@ -156,6 +159,8 @@ public:
         if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
         decide(dev, status.get(), gradients.get(), table.size, limits);
         if (may_apply(dev, status.get())) apply_update(optimizer, step);
+        if (rounding) rounding->step = step;
+        round_parameters();
         for (const Parameter& p : table.rows)
             if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
         accumulate = false;
@@ -167,10 +172,20 @@ public:
     }
 
     HostState download() override {
-        if constexpr (std::is_same_v<scalar, float>) return {parameters.get(), m.get(), v.get()};
+        if constexpr (std::is_same_v<wide, float>)
+            return {from_device(dev, weights(), table.size, host_parameters),
+                    from_device(dev, m.get(), table.size, host_m), from_device(dev, v.get(), table.size, host_v)};
         throw std::logic_error("the files hold floats: only float models are read and written");
     }
-    void upload() override {}
+    void upload() override {
+        if constexpr (std::is_same_v<wide, float>) {
+            to_device(dev, weights(), host_parameters);
+            to_device(dev, m.get(), host_m);
+            to_device(dev, v.get(), host_v);
+        }
+        round_parameters();
+        if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
+    }
     void set_profile(Profile* profile) override { dev.profile = profile; }
 
     const Keep keep;
@@ -179,31 +194,43 @@ public:
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
     Buffer<StepStatus> status;
+    std::vector<float> host_parameters, host_m, host_v;  // of a device that has memory of its own
     bool accumulate = false;  // false: nothing is in `gradients`, and the products that go there are written with =
 
 private:
+    wide* weights() {  // what the optimizer works on
+        if constexpr (mixed)
+            return master.get();
+        else
+            return parameters.get();
+    }
+
+    void round_parameters() {
+        if constexpr (mixed) {
+            if (rounding)
+                round_stochastically(dev, parameters.get(), master.get(), table.size, rounding->seed, rounding->step);
+            else
+                convert(dev, parameters.get(), master.get(), table.size);
+        }
+    }
+
     wide* statistics(const Tensor& t, int64_t copy = 0) {
         return reinterpret_cast<wide*>(activations.get() + t.at(copy));
     }
 
     void apply_update(const Optimizer& optimizer, int64_t step) {
-        wide* weights;
-        if constexpr (mixed)
-            weights = master.get();
-        else
-            weights = parameters.get();
         const auto scale = grad_scale<wide>(dev, status.get());
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
             if (optimizer.muon && p.per_layer && p.shape.size() == 2) {
                 for (int64_t l = 0; l < p.copies; ++l)
                     matrices.push_back(
-                        {weights + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});
+                        {weights() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});
                 continue;
             }
             AdamW adamw = optimizer.adamw;
             if (!p.decay()) adamw.weight_decay = 0;
-            adamw_update(dev, weights + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
+            adamw_update(dev, weights() + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
                          p.copies * p.stride, adamw, scale, step);
         }
         muon_update(dev, matrices, optimizer.muon.value_or(Muon{}), scale);

@@ -15,6 +15,13 @@ struct Optimizer {
     std::optional<Muon> muon{};
 };
 
+// How a device that stores parameters in bf16 rounds them from fp32: by random numbers of their own for each seed, step
+// and place.
+struct Rounding {
+    uint64_t seed;
+    int64_t step;  // updates done
+};
+
 struct Model {
     explicit Model(const GPT2Config& c) : config(c), table(c) {}
     virtual ~Model() = default;
@@ -30,6 +37,9 @@ struct Model {
     };
     virtual HostState download() = 0;
     virtual void upload() = 0;
+
+    // Of upload() and update(); none: to nearest.
+    std::optional<Rounding> rounding;
 
     virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on
 

@@ -63,10 +63,11 @@ inline double tolerance_float(const std::string& name) {
     return 5e-6;      // forward: some 40 roundings of 6e-8 in a row
 }
 
-template <class Device>
+template <class Device, class Scalar = typename Device::scalar>
 class ReferenceCheck {
 public:
-    using scalar = typename Device::scalar;
+    using scalar = Scalar;
+    using wide = typename GPT2<Device, Scalar>::wide;
 
     ReferenceCheck(const std::string& path, Device device, Tolerance t, Check& c)
         : dump(path),
@@ -118,54 +119,85 @@ private:
         const int32_t* p = static_cast<const int32_t*>(dump.data(*entry));
         return {p, p + B * T};
     }
-    template <class Value>
-    void compare(const std::string& name, const Value* values, int64_t n) {
-        check.compare(name, values, read(name, n).data(), n, tolerance(name));
+    void compare(const std::string& name, const std::vector<double>& found) {
+        const auto n = static_cast<int64_t>(found.size());
+        check.compare(name, found.data(), read(name, n).data(), n, tolerance(name));
     }
     int64_t elements(const Parameter& p) const { return p.copies * p.piece(); }
     const scalar* act(const Tensor& t, int64_t copy = 0) const { return model.activations.get() + t.at(copy); }
 
+    // What the device has at p (n).
+    template <class Value>
+    std::vector<double> values(const Value* p, int64_t n) {
+        std::vector<double> result;
+        for (const Value v : to_host(model.dev, p, n)) result.push_back(static_cast<double>(static_cast<wide>(v)));
+        return result;
+    }
+    std::vector<double> values(const Tensor& t, int64_t copy = 0) {
+        if (t.width == 1) return values(act(t, copy), t.piece());
+        return values(reinterpret_cast<const wide*>(act(t, copy)), t.piece());
+    }
+    // As the optimizer has them.
+    std::vector<double> parameter_values(int64_t offset, int64_t n) {
+        if constexpr (GPT2<Device, Scalar>::mixed)
+            return values(model.master.get() + offset, n);
+        else
+            return values(model.parameters.get() + offset, n);
+    }
+    void set_parameters() {
+        std::vector<double> all(static_cast<size_t>(model.table.size));
+        for (const Parameter& p : model.table.rows) {
+            const std::vector<double> read_values = read("param." + p.name, elements(p));
+            std::copy(read_values.begin(), read_values.end(), all.begin() + p.offset);
+        }
+        if constexpr (std::is_same_v<wide, float>) {
+            std::copy(all.begin(), all.end(), model.download().parameters);
+            model.upload();
+        } else {
+            std::copy(all.begin(), all.end(), model.parameters.get());
+        }
+    }
+
     void forward_and_backward() {
         const int64_t C = shape.channels, V = shape.vocab, N = B * T;
-        for (const Parameter& p : model.table.rows) {
-            const std::vector<double> values = read("param." + p.name, elements(p));
-            std::copy(values.begin(), values.end(), model.parameters.get() + p.offset);
-        }
+        set_parameters();
         model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N));
         const double loss = model.loss();
-        compare("loss", &loss, 1);
+        compare("loss", {loss});
         for (const Tensor& t : model.acts.rows) {
             if (t.name == "logits") continue;  // of one token: all of them are compared below
             const bool gradient = t.name[0] == 'd';
             const std::string name = gradient ? "dact." + t.name.substr(1) : "act." + t.name;
             const bool once = dump.find(name) != nullptr;  // lnf and losses; a block's tensors carry the block's number
-            for (int64_t l = 0; l < t.copies; ++l)
-                compare(once ? name : name + "." + std::to_string(l), act(t, l), t.piece());
+            for (int64_t l = 0; l < t.copies; ++l) compare(once ? name : name + "." + std::to_string(l), values(t, l));
         }
         for (const Parameter& p : model.table.rows)
-            compare("grad." + p.name, model.gradients.get() + p.offset, elements(p));
+            compare("grad." + p.name, values(model.gradients.get() + p.offset, elements(p)));
 
         // What the fused layers never store: from its neighbours, or by the same layer without the fusion.
-        std::vector<scalar> difference(static_cast<size_t>(N * C)), hidden(static_cast<size_t>(4 * N * C)),
-            logits(static_cast<size_t>(N * V));
-        std::vector<scalar> unused(static_cast<size_t>(4 * C * C));
+        const auto hidden = allocate<scalar>(model.dev, 4 * N * C), logit_row = allocate<scalar>(model.dev, V);
+        const auto unused = allocate<wide>(model.dev, 4 * C * C);
         for (int64_t l = 0; l < shape.layers; ++l) {
             const std::string block = "." + std::to_string(l);
-            const auto subtract = [&](const std::string& name, const scalar* after, const scalar* before) {
-                for (size_t i = 0; i < difference.size(); ++i) difference[i] = after[i] - before[i];
-                compare(name + block, difference.data(), N * C);
+            const auto subtract = [&](const std::string& name, std::vector<double> after,
+                                      const std::vector<double>& before) {
+                for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+                compare(name + block, after);
             };
-            subtract("act.attproj", act(model.acts.residual2, l), act(model.acts.residual1, l));
-            subtract("act.fcproj", act(model.acts.residual1, l + 1), act(model.acts.residual2, l));
-            matmul_backward(model.dev, hidden.data(), unused.data(), static_cast<scalar*>(nullptr),
+            subtract("act.attproj", values(model.acts.residual2, l), values(model.acts.residual1, l));
+            subtract("act.fcproj", values(model.acts.residual1, l + 1), values(model.acts.residual2, l));
+            matmul_backward(model.dev, hidden.get(), unused.get(), static_cast<wide*>(nullptr),
                             act(model.acts.dresidual1, l + 1), act(model.acts.fch_gelu, l),
                             model.parameters.get() + model.table.fcprojw.at(l), N, 4 * C, C);
-            compare("dact.fch_gelu" + block, hidden.data(), 4 * N * C);
+            compare("dact.fch_gelu" + block, values(hidden.get(), 4 * N * C));
         }
-        for (int64_t n = 0; n < N; ++n)
-            classifier_logits(model.dev, logits.data() + n * V, act(model.acts.lnf) + n * C,
+        std::vector<double> logits;
+        for (int64_t n = 0; n < N; ++n) {
+            classifier_logits(model.dev, logit_row.get(), act(model.acts.lnf) + n * C,
                               model.parameters.get() + model.table.wte.offset, C, V);
-        compare("act.logits", logits.data(), N * V);
+            for (const double logit : values(logit_row.get(), V)) logits.push_back(logit);
+        }
+        compare("act.logits", logits);
         check.skip("dact.logits",
                    "lives only inside the classifier; what it leads to, dact.lnf and grad.wte, is compared");
     }
@@ -186,11 +218,11 @@ private:
             losses.push_back(result.loss);
             norms.push_back(result.grad_norm);
         }
-        compare("train.losses", losses.data(), steps);
-        compare("train.grad_norms", norms.data(), steps);
+        compare("train.losses", losses);
+        compare("train.grad_norms", norms);
         for (const Parameter& p : model.table.rows) {
             if (!p.name.starts_with("qkv")) {
-                compare("final." + p.name, model.parameters.get() + p.offset, elements(p));
+                compare("final." + p.name, parameter_values(p.offset, elements(p)));
                 continue;
             }
             // A gradient that is 0 but for rounding AdamW blows up to whole steps: that of a bias on all keys, which
@@ -207,7 +239,7 @@ private:
                     if (T == 1 && part < 2)
                         check.skip(name, "sequences of one token: its gradient is 0, and AdamW divides noise by noise");
                     else
-                        check.compare(name, model.parameters.get() + p.offset + at, reference.data() + at, third,
+                        check.compare(name, parameter_values(p.offset + at, third).data(), reference.data() + at, third,
                                       tolerance(name));
                 }
         }
@@ -218,6 +250,6 @@ private:
     const int64_t B, T;
     const Tolerance tolerance;
     Check& check;
-    GPT2<Device> model;
+    GPT2<Device, Scalar> model;
     std::vector<int32_t> x, y;
 };

@@ -5,6 +5,7 @@
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
 #else
 #include "dev/emulator/cuda_on_cpu.h"
 #endif
@@ -81,6 +82,7 @@ struct Cuda {
     bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
     int64_t classifier_rows = 8192;  // of logits in memory at once (layers/classifier.cuh)
     std::shared_ptr<struct CublasLt> cublas;  // made by the first product (layers/cublas.cuh)
+    std::shared_ptr<struct CudaStep> step;    // of a model's device (layers/step.cuh)
 
     Cuda() {
         cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
@@ -94,14 +96,29 @@ struct Cuda {
             scratch_ = nullptr;  // give the old back before taking the new
             scratch_ = cuda_allocate<float>(count);
             scratch_count_ = count;
+            ++scratch_age_;
         }
         return scratch_.get();
     }
+    int64_t scratch_age() const { return scratch_age_; }  // changes when scratch memory moves
 
 private:
     CudaBuffer<float> scratch_;
-    int64_t scratch_count_ = 0;
+    int64_t scratch_count_ = 0, scratch_age_ = 0;
 };
+
+inline void timing_begin(Cuda& dev, [[maybe_unused]] const char* name) {
+#ifdef __CUDACC__
+    nvtxRangePushA(name);
+#endif
+    if (dev.profile) cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+}
+inline void timing_end(Cuda& dev) {
+    if (dev.profile) cudaStreamSynchronize(dev.stream);
+#ifdef __CUDACC__
+    nvtxRangePop();
+#endif
+}
 
 // What a model asks of its device beside the layers, as in layers/device.h.
 template <class T>

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -100,6 +101,10 @@ double sum(Device&, const T* x, int64_t n) {
 }
 
 template <class Device, class T>
+std::vector<T> to_host(Device&, const T* x, int64_t n) {
+    return {x, x + n};
+}
+template <class Device, class T>
 T to_host(Device&, const T* x) {
     return *x;
 }
@@ -113,8 +118,23 @@ void to_host(Device&, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
 }
 
-// Where the layers find tokens (n) that the host has.
+// Where the layers find a batch of n tokens x and y, that the host has.
 template <class Device>
-const int32_t* tokens_for(Device&, const int32_t* host, int64_t) {
-    return host;
+std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
+    return {x, y};
 }
+
+// What is computed again and again with the same arguments, which `key` stands for: a GPU records it once.
+using ReplayKey = std::array<int64_t, 4>;
+template <class Device, class F>
+void replay(Device&, const ReplayKey&, const F& f) {
+    f();
+}
+
+// Where the host finds x (n), and what it wrote there back: `copy` is for devices with a memory of their own.
+template <class Device>
+float* from_device(Device&, float* x, int64_t, std::vector<float>&) {
+    return x;
+}
+template <class Device>
+void to_device(Device&, float*, const std::vector<float>&) {}

@@ -1,0 +1,14 @@
+// Every layer on the Cuda device.
+#pragma once
+
+#include "layers/adamw.cuh"
+#include "layers/attention.cuh"
+#include "layers/classifier.cuh"
+#include "layers/embedding.cuh"
+#include "layers/gelu.cuh"
+#include "layers/global_norm.cuh"
+#include "layers/layernorm.cuh"
+#include "layers/matmul.cuh"
+#include "layers/muon.cuh"
+#include "layers/rounding.cuh"
+#include "layers/step.cuh"
