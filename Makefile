@@ -138,6 +138,11 @@ endif
 
 $(B)/test/ladder_test: | $(LADDERS)
 
+$(B)/test/program_faults_test: | $(B)/test/fault_shim.so
+$(B)/test/fault_shim.so: dev/test/fault_shim.cpp
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -std=c++20 -O1 -Wall -Wextra -Werror -fPIC -shared $< -ldl -o $@
+
 $(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
@@ -165,7 +170,6 @@ $(B)/test/fuzz_replay_test: $(B)/dev/test/fuzz_replay_test.o $(READERS:%.cpp=$(B
 # CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
 $(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
-$(B)/test/cuda_model_test: $(IO)
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -50,7 +50,9 @@ void run_state(std::string_view input) {
 }
 
 std::vector<std::string> seeds_state() {
-    LlmcState state{.B = 2, .T = 2, .x = {0, 1, 2, 0}, .y = {1, 2, 0, 1}, .logits = std::vector<float>(12, 1.5f)};
+    LlmcState state;
+    state.B = state.T = 2;
+    state.x = {0, 1, 2, 0}, state.y = {1, 2, 0, 1}, state.logits.assign(12, 1.5f);
     state.gradients.assign(static_cast<size_t>(ParameterTable(small).size), -1);
     write_llmc_state("s", small, state);
     return {shorten(memory_files::get("s"))};
