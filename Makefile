@@ -170,6 +170,7 @@ $(B)/test/fuzz_replay_test: $(B)/dev/test/fuzz_replay_test.o $(READERS:%.cpp=$(B
 # CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
 $(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
-	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
+	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
+$(B)/test/cuda_model_test: $(IO)
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
