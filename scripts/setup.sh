@@ -28,6 +28,8 @@ missing=$(
         python3 -c 'import pip' 2>/dev/null || echo python3-pip python3-pip python-pip python
     [ "$what" != ci ] || command -v clang-format >/dev/null ||
         echo clang-format clang-tools-extra clang clang-format
+    [ "$what" != ci ] || compgen -G "$(clang++ -print-runtime-dir 2>/dev/null)/*fuzzer*" >/dev/null ||
+        printf '%s\n' 'clang clang clang llvm' 'libclang-rt-dev compiler-rt compiler-rt llvm'  # libFuzzer
     [ "$what" != ci ] || command -v valgrind >/dev/null || echo valgrind valgrind valgrind valgrind
     [ "$what" != pytorch ] || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv python3 python python
     # make bench compares with PyTorch at its best.
