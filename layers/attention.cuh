@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/attention.h"
+#include "layers/attention_backward.cuh"
 #include "layers/attention_forward.cuh"
 #include "layers/attention_plain.cuh"
 
@@ -25,5 +26,8 @@ void attention_backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T
                         int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const Timed timed(dev, "attention_backward", 5 * product(B, seq, seq + 1, C), 8 * product(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
-    attention_plain::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH);
+    const float* const delta = attention_plain::delta(dev, dout, out, B, seq, C, NH);
+    if constexpr (std::is_same_v<T, bf16>)
+        if (attention_mma::backward(dev, dqkv, dout, qkv, logsumexp, delta, B, seq, C, NH)) return;
+    attention_plain::backward(dev, dqkv, dout, qkv, logsumexp, delta, B, seq, C, NH);
 }

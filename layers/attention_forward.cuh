@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(threads)
     __syncthreads();
     unsigned q[M][HS / 16][4];
     UNROLL for (int m = 0; m < M; ++m) UNROLL for (int k = 0; k < HS / 16; ++k)
-        load_left<HS>(q[m][k], stages + 2 * size, (warp * M + m) * 16, k);
+        load_left<HS>(q[m][k], stages + 2 * size + (warp * M + m) * 16 * HS, k);
 
     float o[M][HS / 8][4] = {}, largest[M][2], sum[M][2] = {};
     UNROLL for (int m = 0; m < M; ++m) largest[m][0] = largest[m][1] = -INFINITY;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(threads)
             if (DIAGONAL && group >= visible(M - 1)) continue;
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 unsigned b[4];
-                load_columns<HS>(b, keys, group * 16, k);
+                load_columns<HS>(b, keys + group * 16 * HS, k);
                 UNROLL for (int m = 0; m < M; ++m) multiply(s[m][2 * group], s[m][2 * group + 1], q[m][k], b);
             }
         }
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(threads)
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 if (DIAGONAL && group >= visible(M - 1)) continue;
                 unsigned b[4];
-                load_rows<HS>(b, values, group * 16, k);
+                load_rows<HS>(b, values + group * 16 * HS, k);
                 UNROLL for (int m = 0; m < M; ++m) {
                     if (!DIAGONAL || group < visible(m) - 1)
                         multiply(o[m][2 * k], o[m][2 * k + 1], p[m], b);
@@ -112,23 +112,6 @@ __global__ void __launch_bounds__(threads)
         }
         if (threadIdx.x % 4 == 0) logsumexp[work.head * seq + t] = largest[m][half] * factor * ln2 + logf(total);
     }
-}
-
-// Allows a kernel more shared memory than it has by itself.
-template <class Kernel>
-void allow_shared_memory(Kernel* kernel, int bytes) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-}
-
-// f<HS>() for the heads that the kernels are made for; false for others, or where rows cannot be copied by 16 bytes.
-template <class F, class... Pointer>
-bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
-    if (!can_pack<bf16>(hs, tensors...)) return false;
-    if (hs == 64) return f.template operator()<64>(), true;
-    if (hs == 80) return f.template operator()<80>(), true;
-    if (hs == 96) return f.template operator()<96>(), true;
-    if (hs == 128) return f.template operator()<128>(), true;
-    return false;
 }
 
 // Returns whether it could.

@@ -252,7 +252,7 @@ void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64
     });
 }
 
-// delta (B,NH,T), in scratch memory, for both of backward's passes
+// delta (B,NH,T), in scratch memory, for backward
 template <class T>
 float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const int64_t count = B * seq * NH, warps = threads / 32;
@@ -263,16 +263,15 @@ float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int
 }
 
 template <class T>
-void backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp, int64_t B,
+void backward(Cuda& dev, T* dqkv, const T* dout, const T* qkv, const float* logsumexp, const float* delta, int64_t B,
               int64_t seq, int64_t C, int64_t NH) {
     const int64_t hs = C / NH, heads = B * NH;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
-    const float* const d = delta(dev, dout, out, B, seq, C, NH);
     for_head_size(hs, [&]<int LANES>() {
-        LAUNCH((dq_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp, d,
-               static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
-        LAUNCH((dkv_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp, d,
-               static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+        LAUNCH((dq_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
+               delta, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+        LAUNCH((dkv_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
+               delta, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
     });
 }
 

@@ -32,24 +32,24 @@ __device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_
             copy_async(tile + at<HS>(i + row, chunk + c), from + c * 8, first + row + i < seq);
 }
 
-// --- factors of 16 rows from `row` on, and 16 channels, the k-th ones
+// --- factors of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
 // a (16,16), the left factor
 template <int HS>
-__device__ __forceinline__ void load_left(unsigned (&a)[4], const bf16* tile, int row, int k) {
+__device__ __forceinline__ void load_left(unsigned (&a)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    ldmatrix(a, tile + at<HS>(row + lane % 16, 2 * k + lane / 16));
+    ldmatrix(a, rows + at<HS>(lane % 16, 2 * k + lane / 16));
 }
 // The right factor of a product over channels, the rows becoming its columns: 8 of them in b[0], b[1], 8 in b[2], b[3].
 template <int HS>
-__device__ __forceinline__ void load_columns(unsigned (&b)[4], const bf16* tile, int row, int k) {
+__device__ __forceinline__ void load_columns(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    ldmatrix(b, tile + at<HS>(row + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+    ldmatrix(b, rows + at<HS>(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 }
 // The right factor of a product over rows, the channels being its columns, in the same order.
 template <int HS>
-__device__ __forceinline__ void load_rows(unsigned (&b)[4], const bf16* tile, int row, int k) {
+__device__ __forceinline__ void load_rows(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    ldmatrix_transposed(b, tile + at<HS>(row + lane % 16, 2 * k + lane / 16));
+    ldmatrix_transposed(b, rows + at<HS>(lane % 16, 2 * k + lane / 16));
 }
 __device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
                                          const unsigned (&b)[4]) {
@@ -83,27 +83,32 @@ __device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
 template <bool LOWER>
 __device__ __forceinline__ void multiply_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
                                                      const unsigned (&b)[4]) {
-    constexpr unsigned one = 0x3f80;
-    unsigned finite[4], infinite[4], any = 0;
+    const auto infinite = [](unsigned half) { return (half & 0x7f80) == 0x7f80; };
+    unsigned finite[4], changed = 0;
     UNROLL for (int i = 0; i < 4; ++i) {
-        const bool low = (b[i] & 0x7f80) == 0x7f80, high = (b[i] & 0x7f800000) == 0x7f800000;
-        finite[i] = b[i] & (low ? 0xffff0000 : 0xffffffff) & (high ? 0x0000ffff : 0xffffffff);
-        infinite[i] = (low ? one : 0) | (high ? one << 16 : 0);
-        any |= infinite[i];
+        finite[i] = (infinite(b[i]) ? 0 : b[i] & 0xffff) | (infinite(b[i] >> 16) ? 0 : b[i] & 0xffff0000);
+        changed |= finite[i] ^ b[i];
     }
     multiply(left, right, a, finite);
-    if (!__any_sync(0xffffffff, any != 0)) return;
-    float visible[2][4], count[2][4] = {};
+    if (!__any_sync(0xffffffff, changed != 0)) return;
+    constexpr unsigned one = 0x3f80;
+    float visible[2][4];
     unsigned ones[4];
     UNROLL for (int half = 0; half < 2; ++half) UNROLL for (int i = 0; i < 4; ++i) {
         const int row = result_row(i), column = result_column(half, i);
         visible[half][i] = (LOWER ? column <= row : column >= row) ? 1 : 0;
     }
     as_left(ones, visible[0], visible[1]);
-    multiply(count[0], count[1], ones, infinite);
-    UNROLL for (int i = 0; i < 4; ++i) {
-        if (count[0][i] > 0) left[i] = __uint_as_float(0x7fc00000);
-        if (count[1][i] > 0) right[i] = __uint_as_float(0x7fc00000);
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float count[4] = {};
+        unsigned found[2];
+        UNROLL for (int i = 0; i < 2; ++i) {
+            const unsigned pair = b[2 * half + i];
+            found[i] = (infinite(pair) ? one : 0) | (infinite(pair >> 16) ? one << 16 : 0);
+        }
+        mma_m16n8k16(count, ones, found);
+        float(&d)[4] = half == 0 ? left : right;
+        UNROLL for (int i = 0; i < 4; ++i) d[i] = count[i] > 0 ? __uint_as_float(0x7fc00000) : d[i];
     }
 }
 
@@ -117,6 +122,24 @@ __device__ __forceinline__ Work block_work(bool last_first, int rows, int seq, i
     const int64_t head = blockIdx.x % heads, b = head / NH, h = head % NH;
     const int tile = static_cast<int>(blockIdx.x / heads), tiles = (seq + rows - 1) / rows;
     return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows};
+}
+
+// --- launches
+// Allows a kernel more shared memory than it has by itself.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, int bytes) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+}
+
+// f<HS>() for the heads that the kernels are made for; false for others, or where rows cannot be copied by 16 bytes.
+template <class F, class... Pointer>
+bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
+    if (!can_pack<bf16>(hs, tensors...)) return false;
+    if (hs == 64) return f.template operator()<64>(), true;
+    if (hs == 80) return f.template operator()<80>(), true;
+    if (hs == 96) return f.template operator()<96>(), true;
+    if (hs == 128) return f.template operator()<128>(), true;
+    return false;
 }
 
 }  // namespace attention_mma

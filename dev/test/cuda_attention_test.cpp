@@ -182,4 +182,113 @@ TYPED_TEST(CudaAttention, AgreesWithReference) {
     }
 }
 
+// q·k overflows fp32's e^x without the largest being taken off, and all of it is in one key.
+TYPED_TEST(CudaAttention, LargeScores) {
+    for (const double size : {0.0, 12.0, 60.0}) {
+        Layer<TypeParam> t({1, 67, 1, 64}, size);
+        expect_agreement(t);
+    }
+}
+
+// The largest score so far rises with every key, or never after the first.
+TYPED_TEST(CudaAttention, ScoresThatRiseOrFallAlongTheKeys) {
+    for (const double slope : {0.1, -0.1, -4.0}) {
+        Layer<TypeParam> t({1, 140, 1, 64});
+        std::vector<double> qkv = t.qkv->exact;
+        for (size_t i = 0; i < qkv.size(); ++i)
+            if (i % 192 < 128) qkv[i] = i % 192 < 64 ? 1 : qkv[i] + slope * static_cast<double>(i / 192);
+        t.qkv = std::make_unique<Tensor<TypeParam>>(t.cuda, qkv);
+        expect_agreement(t);
+    }
+}
+
+// -inf scores before any other: a row of the first keys alone is NaN, as in Reference, the others do not notice.
+TYPED_TEST(CudaAttention, ScoresOfMinusInfinity) {
+    Layer<TypeParam> t({1, 90, 1, 64});
+    std::vector<double> qkv = t.qkv->exact;
+    for (size_t i = 0; i < qkv.size(); ++i) {
+        if (i % 192 < 64) qkv[i] = i % 192 == 0 ? 3e30 : 0;
+        if (i % 192 == 64) qkv[i] = i / 192 < 70 ? -3e30 : 0;
+    }
+    t.qkv = std::make_unique<Tensor<TypeParam>>(t.cuda, qkv);
+    t.forward(t.cuda);
+    const std::vector<float> out = t.out.values();
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i / 64 < 70) << i;
+}
+
+// NaN at one position reaches that position and later ones; in the backward, gradients of what is before.
+TYPED_TEST(CudaAttention, NaNStaysBehindTheMask) {
+    constexpr int64_t T = 90;
+    for (const int64_t hs : {64, 80}) {
+        if (hs == 80 && std::is_same_v<TypeParam, float>) continue;  // the same kernel as for 64
+        for (const int64_t bad : {0, 63, 77}) {
+            for (const int64_t part : {0, 1, 2}) {  // q, k, v
+                Layer<TypeParam> t({1, T, 1, hs});
+                t.set(bad, part * hs + 3, nan64);
+                t.forward(t.cuda);
+                const std::vector<float> out = t.out.values();
+                for (int64_t i = 0; i < T * hs; ++i) {
+                    const int64_t row = i / hs;
+                    const bool reached = part == 0 ? row == bad : part == 1 ? row >= bad : row >= bad && i % hs == 3;
+                    ASSERT_EQ(std::isnan(out[i]), reached) << hs << ": " << bad << ", " << part << ", " << i;
+                }
+            }
+            Layer<TypeParam> t({1, T, 1, hs});
+            t.forward(t.cuda);
+            t.dout->exact[bad * hs + 3] = nan64;
+            t.dout = std::make_unique<Tensor<TypeParam>>(t.cuda, t.dout->exact);
+            t.backward(t.cuda);
+            const std::vector<float> dqkv = t.dqkv.values();
+            for (int64_t i = 0; i < T * 3 * hs; ++i) {
+                const int64_t row = i / (3 * hs), part = i / hs % 3;
+                const bool reached = part == 0 ? row == bad : part == 1 ? row <= bad : row <= bad && i % hs == 3;
+                ASSERT_EQ(std::isnan(dqkv[i]), reached) << hs << ": " << bad << ", " << i;
+            }
+        }
+    }
+}
+
+// Nor do values of keys that are masked for all queries before them but lie in their tile: infinity, too.
+TYPED_TEST(CudaAttention, InfiniteValuesStayBehindTheMask) {
+    Layer<TypeParam> t({1, 30, 1, 64});
+    t.set(21, 2 * 64 + 3, -static_cast<double>(INFINITY));
+    t.forward(t.cuda);
+    const std::vector<float> out = t.out.values();
+    for (int64_t i = 0; i < 30 * 64; ++i) ASSERT_EQ(std::isfinite(out[i]), i / 64 < 21 || i % 64 != 3) << i;
+}
+
+// Whatever the order of the threads: sums have a fixed shape.
+TYPED_TEST(CudaAttention, TheSameBitsAtEveryRun) {
+    for (const Shape& s : {Shape{2, 140, 1, 64}, Shape{1, 70, 2, 96}, Shape{2, 50, 2, 20}}) {
+        std::vector<float> first;
+        in_every_order([&] {
+            Layer<TypeParam> t(s);
+            t.forward(t.cuda), t.backward(t.cuda);
+            const std::vector<float> all = t.all();
+            if (first.empty()) first = all;
+            EXPECT_EQ(std::memcmp(all.data(), first.data(), all.size() * sizeof(float)), 0) << s.T << ", " << s.hs;
+        });
+    }
+}
+
+TYPED_TEST(CudaAttention, OffAVectorsBoundary) {
+    for (const int64_t hs : {64, 30}) {
+        Layer<TypeParam> t({1, 70, 2, hs}, 2, 1);
+        expect_agreement(t);
+    }
+}
+
+TYPED_TEST(CudaAttention, NoPositionsNoWork) {
+    for (const Shape& s : {Shape{0, 5, 2, 64}, Shape{3, 0, 2, 64}}) {
+        Layer<TypeParam> t(s);
+        t.forward(t.cuda), t.backward(t.cuda);
+    }
+}
+
+TEST(CudaAttentionErrors, HeadsThatAreTooLarge) {
+    Layer<float> t({1, 2, 1, 257});
+    EXPECT_THROW(t.forward(t.cuda), std::invalid_argument);
+    EXPECT_THROW(t.backward(t.cuda), std::invalid_argument);
+}
+
 }  // namespace
