@@ -40,8 +40,9 @@ __global__ void __launch_bounds__(threads)
         const auto visible = [&](int m) { return DIAGONAL ? (warp_first + 16 * m - first) / 16 + 1 : groups; };
         float s[M][2 * groups][4];
         UNROLL for (int group = 0; group < groups; ++group) {
-            UNROLL for (int m = 0; m < M; ++m) UNROLL for (int i = 0; i < 4; ++i) s[m][2 * group][i] =
-                s[m][2 * group + 1][i] = 0;
+            UNROLL for (int m = 0; m < M; ++m) {
+                UNROLL for (int i = 0; i < 4; ++i) s[m][2 * group][i] = s[m][2 * group + 1][i] = 0;
+            }
             if (DIAGONAL && group >= visible(M - 1)) continue;
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 unsigned b[4];
@@ -56,8 +57,9 @@ __global__ void __launch_bounds__(threads)
         UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
             const float before = largest[m][half];
             float most = before;
-            UNROLL for (int n = 0; n < 2 * groups; ++n) most =
-                fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+            UNROLL for (int n = 0; n < 2 * groups; ++n) {
+                most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+            }
             most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
             largest[m][half] = most;
@@ -70,28 +72,39 @@ __global__ void __launch_bounds__(threads)
                 sum[m][half] += s[m][n][i];
             }
         }
+        unsigned last[M][4];  // p of the groups on the diagonal, which come after the others
         UNROLL for (int group = 0; group < groups; ++group) {
+            if (DIAGONAL && group >= visible(M - 1)) continue;
             unsigned p[M][4];
-            UNROLL for (int m = 0; m < M; ++m) as_left(p[m], s[m][2 * group], s[m][2 * group + 1]);
+            UNROLL for (int m = 0; m < M; ++m) {
+                as_left(p[m], s[m][2 * group], s[m][2 * group + 1]);
+                if (DIAGONAL && group == visible(m) - 1) UNROLL for (int i = 0; i < 4; ++i) last[m][i] = p[m][i];
+            }
             UNROLL for (int k = 0; k < HS / 16; ++k) {
-                if (DIAGONAL && group >= visible(M - 1)) continue;
                 unsigned b[4];
                 load_rows<HS>(b, values + group * 16 * HS, k);
-                UNROLL for (int m = 0; m < M; ++m) {
-                    if (!DIAGONAL || group < visible(m) - 1)
-                        multiply(o[m][2 * k], o[m][2 * k + 1], p[m], b);
-                    else if (group == visible(m) - 1)
-                        multiply_on_diagonal<true>(o[m][2 * k], o[m][2 * k + 1], p[m], b);
+                UNROLL for (int m = 0; m < M; ++m) if (!DIAGONAL || group < visible(m) - 1)
+                    multiply(o[m][2 * k], o[m][2 * k + 1], p[m], b);
+            }
+        }
+        if constexpr (DIAGONAL) {
+            UNROLL for (int m = 0; m < M; ++m) {
+                const int group = visible(m) - 1;
+                if (group < 0 || group >= groups) continue;
+                UNROLL for (int k = 0; k < HS / 16; ++k) {
+                    unsigned b[4];
+                    load_rows<HS>(b, values + group * 16 * HS, k);
+                    multiply_on_diagonal<true>(o[m][2 * k], o[m][2 * k + 1], last[m], b);
                 }
             }
         }
     };
 
-    const int last = min(work.first + queries, seq);  // past the last query
-    for (int first = 0, stage = 0; first < last; first += tile_rows, stage ^= 1) {
+    const int end = min(work.first + queries, seq);  // past the last query
+    for (int first = 0, stage = 0; first < end; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is here, and all have done with the one before, or have read their queries
-        if (first + tile_rows < last) copy_tile(first + tile_rows, stage ^ 1);
+        if (first + tile_rows < end) copy_tile(first + tile_rows, stage ^ 1);
         const bf16 *const keys = stages + stage * 2 * size, *const values = keys + size;
         if (first + tile_rows <= work.first)
             work_on.template operator()<false>(keys, values, first);
