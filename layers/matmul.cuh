@@ -7,6 +7,14 @@
 #include "layers/gelu.cuh"
 #include "layers/matmul.h"
 
+// Whether dev.fuse_gelu is likely to be faster: on Hopper, and Blackwell in data centres. On other chips cuBLASLt is
+// reported to run GELU in a kernel of its own, or in a slow one.
+inline bool fused_gelu_pays() {
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
+    return major == 9 || major == 10;
+}
+
 // out (N,OC) += bias (OC)
 template <int V, class T>
 __global__ void __launch_bounds__(256) add_bias_kernel(T* out, const T* __restrict__ bias, int64_t N, int64_t OC) {
