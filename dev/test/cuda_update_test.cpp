@@ -281,6 +281,11 @@ TEST(StochasticRounding, DependsOnSeedStepAndIndexAlone) {
     // half of the values: 5 deviations of sqrt(1/4/n)
     EXPECT_NEAR(differing(bits_of(rounded(dev, x, 2, 1))), 0.5, 0.036);
     EXPECT_NEAR(differing(bits_of(rounded(dev, x, 1, 2))), 0.5, 0.036);
+    for (size_t distance = 1; distance <= 8; ++distance) {  // values that share a draw go the same way
+        std::vector<uint16_t> shifted(once.begin() + static_cast<ptrdiff_t>(distance), once.end());
+        shifted.insert(shifted.end(), once.begin(), once.begin() + static_cast<ptrdiff_t>(distance));
+        EXPECT_NEAR(differing(shifted), 0.5, 0.036) << distance;
+    }
     x.resize(100);
     const std::vector<uint16_t> fewer = bits_of(rounded(dev, x, 1, 1));
     EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), once.begin()));
