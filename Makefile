@@ -27,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 test_gpt2 tests layer_tests ladders fuzz format check-format check-cuda clean help
+.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 tests layer_tests ladders fuzz format check-format check-cuda clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -57,7 +57,10 @@ train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
 
-tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2
+train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
+	@ln -f $< $@
+
+tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2 $(B)/train_gpt2cu_emulated
 ladders: $(LADDERS)
 layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
 
@@ -74,7 +77,7 @@ fuzz: $(B)/fuzz/readers ## fuzz the readers of files with libFuzzer (needs clang
 	@FUZZER=$< scripts/fuzz.sh
 
 clean: ## remove what was built; data/ and out/ stay
-	rm -rf build dev/build train_gpt2 test_gpt2
+	rm -rf build dev/build train_gpt2 train_gpt2cu test_gpt2
 
 help: ## this list
 	@sed -n 's/^\([a-z_0-9-]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -119,6 +122,25 @@ $(addprefix $(B)/layernorm_,check example measure): $(B)/layernorm_%: $(B)/dev/l
 $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
+
+# The same program with the model on a GPU: this one's, else any from sm_80 on (later ones by way of PTX); and in the
+# emulator, for its tests.
+TOOLKIT  := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+GPU_ARCH ?= $(if $(wildcard /dev/nvidiactl),native,sm_80 sm_90)
+GENCODE   = $(if $(filter native,$(GPU_ARCH)),-arch=native,$(foreach a,$(GPU_ARCH:sm_%=%),-gencode arch=compute_$a,code=sm_$a) \
+            $(patsubst sm_%,-gencode arch=compute_%$(comma)code=compute_%,$(lastword $(GPU_ARCH))))
+comma    := ,
+$(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
+	@$(if $(TOOLKIT),,echo "make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU"; exit 1)
+	@echo "compiling $< ($(GPU_ARCH))"
+	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 \
+	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt -o $@
+
+$(B)/train_gpt2.cu.o: train_gpt2.cu
+	@echo "compiling $< for the emulator"
+	$(Q)$(CXX) $(FLAGS) $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread) -march=$(ARCH) -x c++ -c $< -o $@
+$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(B)/commands.o $(EMULATOR) $(IO) $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
 # CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.
 NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nvcc)))

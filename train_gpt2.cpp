@@ -18,12 +18,13 @@
 #include "io/error.h"
 #include "io/log.h"
 #include "io/options.h"
-#include "io/report.h"
 #include "io/run_directory.h"
 #include "io/tokenizer.h"
 #include "outliers.h"
 #include "profile_table.h"
 #include "progress.h"
+#include "run_messages.h"
+#include "run_report.h"
 #include "sampler.h"
 #include "schedule.h"
 #include "stop_signals.h"
@@ -32,13 +33,6 @@ namespace {
 
 // Training was asked to stop while it evaluated or sampled.
 struct Interrupted {};
-
-// As a POSIX shell takes it.
-std::string shell_word(const std::string& text) {
-    std::string word = "'";
-    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return word + "'";
-}
 
 // One training run: all that the loop below needs, set up in the order in which it can fail.
 class Training {
@@ -83,6 +77,7 @@ public:
             read_optimizer(checkpoint, optimizer_state);
             sampler->seek(state.position);
         }
+        model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.step};
         model->upload();
         open_logs();
         directory.keep();
@@ -94,7 +89,7 @@ public:
 
     // Returns the exit status.
     int run() {
-        describe();
+        print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
         if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
             return 0;
@@ -131,7 +126,10 @@ public:
             state.seconds = entry.seconds;
             saved = false;
             if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
-            if (entry.skipped) tell_skipped(result, limits);
+            if (entry.skipped) {
+                progress->clear();
+                print_skipped(step, result, limits, options.skip_outliers);
+            }
             progress->step(step, entry.loss, now - step_start);
             finish_step();
         }
@@ -205,8 +203,7 @@ private:
         const bool reported = report(), whole = reported && !save_failed && log->trouble().empty();
         if (options.profile) print_profile(profile, steps, step_seconds, peak_flops(options), peak_bytes());
         if (signal) {
-            std::printf("stopped by %s after step %" PRId64 "; to go on:\n  train_gpt2 --resume --out %s\n",
-                        stop_signals::name(signal), state.step, shell_word(options.out).c_str());
+            print_stopped(stop_signals::name(signal), state.step, options.out);
             return whole ? 128 + signal : 1;
         }
         std::printf("done: %s/report.html%s\n", options.out.c_str(),
@@ -226,34 +223,10 @@ private:
             if (where.empty()) position = sampler->position();
             return where.empty();
         });
-        const bool in_parameters = where.starts_with("parameter");
-        if (!saved && !in_parameters) save();
+        if (!saved && !in_parameters(where)) save();
         report();
-        char text[256];
-        std::snprintf(text, sizeof text, "step %" PRId64 ": loss %g, gradient norm %g: found ", state.step + 1,
-                      result.loss, result.grad_norm);
-        std::string message = text;
-        if (where.empty()) {
-            message += "only numbers when the step was computed again, expected the same; check the machine's memory";
-        } else {
-            std::snprintf(text, sizeof text, " first, in the batch at position %" PRId64 " of seed %" PRId64, position,
-                          options.seed);
-            message += "NaN or infinity in " + where + text + ", expected numbers; ";
-            message += in_parameters ? "go on from an earlier checkpoint, or begin with another model"
-                                     : "lower --lr or --clip, or look at that data, and go on with --resume";
-        }
-        message += saved ? "; step " + std::to_string(state.step) + ", before it, is saved" : "";
-        complain(message);
+        complain(nonfinite_message(state.step + 1, result, where, position, options.seed, saved));
         return 1;
-    }
-
-    void tell_skipped(const StepResult& result, const StepLimits& limits) {
-        progress->clear();
-        std::printf("step %" PRId64
-                    ": update skipped: loss %.4f, gradient norm %.4f; at most %.4f and %.4f are within %g "
-                    "deviations of the last %zu\n",
-                    state.step, result.loss, result.grad_norm, limits.loss, limits.norm, options.skip_outliers,
-                    Outliers::window);
     }
 
     void complain(const std::string& message) {
@@ -278,7 +251,10 @@ private:
             throw InputError(options.out +
                              ": no checkpoint to resume from; leave out --resume, or name the run's "
                              "directory with --out");
-        if (!checkpoint.empty()) state = read_trainer_state(checkpoint);
+        if (!checkpoint.empty()) {
+            mend_latest(checkpoint);
+            state = read_trainer_state(checkpoint);
+        }
         outliers = {state.losses, state.norms};
         options.fill_from_json(begun ? *begun : state.options);
     }
@@ -298,20 +274,6 @@ private:
         if (!own)
             throw InputError(start + ": tokenizer: found none that fits, expected the model's own; pass --tokenizer");
         return own;
-    }
-
-    void describe() const {
-        const GPT2Config& c = model->config;
-        std::printf("model: %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " channels, context %" PRId64
-                    ", vocabulary %" PRId64 ": %.2f M parameters\n",
-                    c.layers, c.heads, c.channels, c.context, c.vocab, static_cast<double>(model->table.size) / 1e6);
-        std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n", options.data.c_str(),
-                    data.train.tokens(), data.val.tokens());
-        std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
-                    device_name().c_str());
-        if (!checkpoint.empty())
-            std::printf("resuming after step %" PRId64 " from %s\n", state.step, checkpoint.c_str());
-        if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: beginning again\n");
     }
 
     void evaluate() {
@@ -368,34 +330,15 @@ private:
     // Whether it could be written.
     bool report() {
         try {
-            write_report();
+            write_report(
+                options.out + "/report.html",
+                run_report(options, *model, *tokenizer, state, history.entries(),
+                           samples ? read_samples(options.out + "/samples.jsonl", 20) : std::vector<Sample>{}));
             return true;
         } catch (const InputError& error) {
             complain(error.what());
             return false;
         }
-    }
-
-    void write_report() const {
-        Report page{.title = std::filesystem::path(options.out).filename().string() + " on " + options.data};
-        page.loss_unit = tokenizer->name() == "byte" ? "nats per byte" : "nats per token";
-        page.log = history.entries();
-        if (samples) page.samples = read_samples(options.out + "/samples.jsonl", 20);
-        page.configuration = options.list();
-        char text[64];
-        const auto fact = [&](const char* name, const char* format, double value) {
-            std::snprintf(text, sizeof text, format, value);
-            page.facts.emplace_back(name, text);
-        };
-        fact("parameters", "%.2f M", static_cast<double>(model->table.size) / 1e6);
-        const auto val_entry = std::find_if(page.log.rbegin(), page.log.rend(),
-                                            [](const LogEntry& entry) { return entry.split == "val"; });
-        if (val_entry != page.log.rend()) fact("validation loss", "%.4f", val_entry->loss);
-        fact("steps", "%.0f", static_cast<double>(state.step));
-        fact("training time", "%.0f s", state.seconds);
-        if (state.seconds > 0)
-            fact("tokens/s", "%.0f", static_cast<double>(state.step * options.total_batch) / state.seconds);
-        ::write_report(options.out + "/report.html", page);
     }
 
     Options options;
@@ -435,11 +378,8 @@ int run(const Options& options) {
     return 0;
 }
 
-// One line, whatever the paths in it hold.
-int refuse(std::string message) {
-    for (char& c : message)
-        if (static_cast<unsigned char>(c) < ' ') c = '?';
-    std::fprintf(stderr, "train_gpt2: %s\n", message.c_str());
+int refuse(const InputError& error) {
+    std::fprintf(stderr, "train_gpt2: %s\n", error.what());
     return 2;
 }
 
@@ -449,19 +389,19 @@ int main(int argc, char** argv) {
     try {
         int status = 0;
         try {
-            status = run(parse_options(argc, argv));
+            status = run(parse_options(argc, argv, on_gpu()));
         } catch (const HelpRequest& help) {
             std::fputs(help.text.c_str(), stdout);
         }
         if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
-        return refuse(
+        throw InputError(
             "standard output: found that not all of it could be written, expected so; check the disc that it goes to");
     } catch (const InputError& error) {
-        return refuse(error.what());
+        return refuse(error);
     } catch (const std::filesystem::filesystem_error& error) {
-        return refuse(error.path1().string() + ": found " + error.code().message() +
-                      ", expected a path that can be used; check it and the disc");
+        return refuse(InputError(error.path1().string() + ": found " + error.code().message() +
+                                 ", expected a path that can be used; check it and the disc"));
     } catch (const std::bad_alloc&) {
-        return refuse("out of memory; make the model, --batch or --seq smaller");
+        return refuse(InputError("out of memory; make the model, --batch or --seq smaller"));
     }
 }

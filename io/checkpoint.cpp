@@ -83,6 +83,15 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
     write_file_atomically(directory + "/" + state_name, with_own_checksum(root.dump(2)));
 }
 
+void saving(const auto& action) {
+    try {
+        action();
+    } catch (const fs::filesystem_error& e) {
+        bad_input(e.path1().string(), "saving the checkpoint", e.code().message(), "a directory that can be written",
+                  "free some space or check the path and its permissions");
+    }
+}
+
 // Renames OUT/.step.tmp to OUT/step. Where that step was saved before, the two change places in one go.
 void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
     if (!path_exists(checkpoint.string())) {
@@ -179,7 +188,7 @@ std::string save_checkpoint(const std::string& out, const GPT2Config& config, co
                             const TrainerState& state, int64_t keep) {
     const std::string name = step_name(state.step);
     const fs::path temporary = fs::path(out) / ("." + name + ".tmp"), checkpoint = fs::path(out) / name;
-    try {
+    saving([&] {
         fs::create_directories(out);
         remove_leftovers(out);
         fs::create_directory(temporary);
@@ -194,10 +203,7 @@ std::string save_checkpoint(const std::string& out, const GPT2Config& config, co
         sync_directory(out);
         point_latest_at(out, name);
         remove_old(out, state.step, keep);
-    } catch (const fs::filesystem_error& e) {
-        bad_input(e.path1().string(), "saving the checkpoint", e.code().message(), "a directory that can be written",
-                  "free some space or check the path and its permissions");
-    }
+    });
     return checkpoint.string();
 }
 
@@ -212,4 +218,11 @@ void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBu
                       expected, "resume with the options of the run that wrote it");
     }
     for (const OptimizerBuffer& buffer : optimizer) file.read(*file.find(buffer.name), buffer.data);
+}
+
+void mend_latest(const std::string& checkpoint) {
+    const fs::path path(checkpoint), out = path.parent_path();
+    std::error_code ignored;
+    const std::string name = path.filename().string(), latest = fs::read_symlink(out / "latest", ignored).string();
+    if (step_of(name) && latest != name) saving([&] { point_latest_at(out, name); });
 }

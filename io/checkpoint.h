@@ -75,3 +75,6 @@ std::vector<std::string> list_checkpoints(const std::string& out);  // paths, th
 // InputError where its bytes are damaged, offering the one before, or none is whole. `passed_over`: one line for each
 // newer one.
 std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vector<std::string>& passed_over);
+
+// Points OUT/latest at it where it does not, as after a crash between saving a checkpoint and naming it.
+void mend_latest(const std::string& checkpoint);

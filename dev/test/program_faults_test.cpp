@@ -1,0 +1,214 @@
+// A disc that fails at any one call, or from it on; NaN; outliers; two runs in one place; odd paths. Training goes on
+// where it can and says what it could not do, the last good checkpoint is untouched, and --resume makes it whole.
+// FAULTS=all tries every single call (make test-long), else some of them.
+#include <cmath>
+
+#include "dev/test/program.h"
+#include "io/checkpoint.h"
+#include "io/file.h"
+#include "io/log.h"
+#include "io/safetensors.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const bool in_memory =
+    access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/shm", 0) == 0;  // as in program_kill_test
+
+class Faults : public Program {
+protected:
+    // With the shim, and `fault` for it.
+    Result run_with(const Args& environment, std::vector<std::string> arguments) const {
+        const fs::path shim = fs::read_symlink("/proc/self/exe").parent_path() / "fault_shim.so";
+        if (!fs::exists(shim)) throw std::runtime_error(shim.string() + " is missing");
+        setenv("LD_PRELOAD", shim.c_str(), 1);
+        setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
+        for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+        const Child child = start(std::move(arguments));
+        for (const auto& [name, value] : environment) unsetenv(name.c_str());
+        unsetenv("LD_PRELOAD");
+        return finish(child);
+    }
+    // One value of a tensor of a model's safetensors file.
+    void set_parameter(const std::string& model, const std::string& tensor, float value) const {
+        const std::string path = at(model + "/model.safetensors");
+        std::string bytes = read_bytes(path);
+        uint64_t header = 0;
+        std::memcpy(&header, bytes.data(), 8);
+        const auto json = nlohmann::json::parse(bytes.substr(8, header));
+        const int64_t begin = json.at(tensor).at("data_offsets").at(0);
+        std::memcpy(bytes.data() + 8 + header + static_cast<size_t>(begin), &value, sizeof value);
+        write_bytes(path, bytes);
+    }
+};
+
+}  // namespace
+
+TEST_F(Faults, OfTheDiscAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
+    const char* wanted = std::getenv("FAULTS");
+    const bool all = wanted && std::string(wanted) == "all";
+    const Args options = {{"schedule", "constant"}, {"warmup", "0"}, {"sample-every", "2"}, {"sample-tokens", "3"}};
+    Args four = options, three = options;
+    four["steps"] = "4", three["steps"] = "3";
+    train("whole", three);
+    expect_done({"train", "--resume", "--out", at("whole"), "--steps", "4"});
+    train("run", three);
+    const std::string good = read_bytes(at("run/step_000003/trainer_state.json"));
+    int64_t struck = 0, failed = 0;
+    for (const auto& [call, stride] : std::map<std::string, int>{
+             {"open", 5}, {"write", 5}, {"fsync", 6}, {"rename", 3}, {"mkdir", 1}, {"symlink", 1}})
+        for (int number = 1;; number += all ? 1 : stride) {
+            const bool on = number % 2 == 0;
+            SCOPED_TRACE(call + " " + std::to_string(number) + (on ? " and all that follow" : ""));
+            fs::remove_all(at("broken"));
+            fs::copy(at("run"), at("broken"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+            const std::string fault = call + ":" + std::to_string(number) + (on ? ":28:on" : ":5");  // ENOSPC, EIO
+            const Args environment = {{"FAULT_BELOW", at("broken")}, {"FAULT", fault}};
+            const Result result = run_with(environment, {"train", "--resume", "--out", at("broken"), "--steps", "4"});
+            EXPECT_TRUE(result.status >= 0 && result.status <= 2) << result.status;
+            if (result.err.find("fault\n") == std::string::npos) {
+                EXPECT_EQ(result.status, 0) << result.err;
+                break;
+            }
+            ++struck, failed += result.status != 0;
+            if (result.status != 0) {
+                EXPECT_NE(result.err.find("train_gpt2: "), std::string::npos) << result.err;
+                EXPECT_NE(result.err.find("found "), std::string::npos) << result.err;
+            }
+            EXPECT_EQ(read_bytes(at("broken/step_000003/trainer_state.json")), good);
+            verify_checkpoint(at("broken/step_000003"));
+            std::vector<std::string> passed_over;
+            EXPECT_NO_THROW(EXPECT_TRUE(checkpoint_to_resume(at("broken"), passed_over)));
+            EXPECT_TRUE(passed_over.empty());
+            expect_done({"train", "--resume", "--out", at("broken"), "--steps", "4"});
+            expect_same_run("broken", "whole");
+        }
+    std::cout << struck << " faults, of which " << failed << " ended a run with another status than 0\n";
+    EXPECT_GE(struck, 20);
+}
+
+// Half-way through a run the disc is full for a while: it goes on, and nothing of its log is lost.
+TEST_F(Faults, TrainingOutlivesADiscThatIsFullForAWhile) {
+    Args options = {{"steps", "40"}, {"save-every", "10"}, {"keep", "0"}, {"eval-every", "10"}};
+    train("whole", options);
+    const Result result =
+        run_with({{"FAULT_BELOW", at("broken") + "/.step"}, {"FAULT", "mkdir:2:28"}}, training("broken", options));
+    EXPECT_EQ(result.status, 0) << "the last checkpoint was saved";
+    EXPECT_NE(result.err.find("No space left on device"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("step 20 is not saved"), std::string::npos) << result.err;
+    EXPECT_FALSE(path_exists(at("broken/step_000020")));
+    EXPECT_TRUE(path_exists(at("broken/step_000030")));
+    expect_same_run("broken", "whole");
+    const Result log =
+        run_with({{"FAULT_BELOW", "broken log/log.jsonl"}, {"FAULT", "write:7:28"}}, training("broken log", options));
+    EXPECT_EQ(log.status, 0);
+    EXPECT_NE(log.err.find("log.jsonl: writing: found No space left on device"), std::string::npos) << log.err;
+    expect_same_run("broken log", "whole");
+}
+
+TEST_F(Faults, NothingIsWrittenOutsideOut) {
+    for (const std::vector<std::string>& command :
+         {training("run", {{"sample-every", "3"}, {"sample-tokens", "3"}, {"save-every", "2"}}),
+          std::vector<std::string>{"train", "--resume", "--out", at("run"), "--steps", "9"},
+          std::vector<std::string>{"generate", "--from", at("run"), "--tokens", "3"},
+          std::vector<std::string>{"info", at("run")}}) {
+        EXPECT_EQ(run_with({{"FAULT_RECORD", at("record")}}, command).status, 0);
+    }
+    std::istringstream paths(read_bytes(at("record")));
+    int64_t below = 0;
+    for (std::string path; std::getline(paths, path);) {
+        EXPECT_TRUE(path == at("run") || path.starts_with(at("run/"))) << path;
+        ++below;
+    }
+    EXPECT_GT(below, 50);
+}
+
+TEST_F(Faults, NaNStopsWithTheFirstTensorAndLayerAndTheLastGoodStateIsSaved) {
+    const Args shape = {{"layers", "3"}, {"save-every", "0"}};
+    train("model", {{"layers", "3"}, {"steps", "1"}});
+    const auto diverge = [&](const std::string& out, const Args& more, const std::vector<std::string>& parts) {
+        std::vector<std::string> arguments = words("train", {{"data", text},
+                                                             {"out", at(out)},
+                                                             {"batch", "2"},
+                                                             {"seq", "16"},
+                                                             {"init", at("model/latest")},
+                                                             {"steps", "5"},
+                                                             {"sample-tokens", "0"}});
+        for (const auto& [name, value] : more) arguments.insert(arguments.end(), {"--" + name, value});
+        const Result result = run(arguments);
+        EXPECT_EQ(result.status, 1) << result.err;
+        for (const std::string& part : parts)
+            EXPECT_NE(result.err.find(part), std::string::npos) << result.err << "lacks " << part;
+        const LogEntry last = read_log(at(out + "/log.jsonl")).back();
+        EXPECT_FALSE(std::isfinite(last.loss) && std::isfinite(last.grad_norm)) << "the step is in the log";
+    };
+    const std::string weights = "transformer.h.1.ln_2.weight";
+    set_parameter("model/latest", weights, 3e38f);
+    for (const std::string recompute : {"none", "ln", "block"})
+        diverge("large " + recompute, {{"recompute", recompute}},
+                {"step 1: loss ", "in ln2 of layer 1 first", "position 0 of seed 1337", "step 0, before it, is saved"});
+    EXPECT_TRUE(path_exists(at("large none/step_000000")));
+    diverge("accumulated", {{"total-batch", "128"}}, {"in ln2 of layer 1"});
+
+    set_parameter("model/latest", weights, std::nanf(""));
+    diverge("nan", {}, {"in parameter ln2w of layer 1", "another model"});
+    EXPECT_FALSE(path_exists(at("nan/step_000000"))) << "that state is not good";
+}
+
+TEST_F(Faults, OutliersAreSkippedLoggedAndTheSameAfterAResume) {
+    const Args options = {{"steps", "220"}, {"skip-outliers", "1.5"}, {"save-every", "150"}, {"keep", "0"}};
+    const std::string out = train("run", options);
+    EXPECT_NE(out.find("update skipped"), std::string::npos);
+    int64_t skipped = 0;
+    for (const LogEntry& e : read_log(at("run/log.jsonl"))) {
+        skipped += e.skipped;
+        EXPECT_FALSE(e.skipped && e.step <= 128) << "before there is a history";
+    }
+    EXPECT_GT(skipped, 0);
+    fs::copy(at("run"), at("resumed"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    fs::remove_all(at("resumed/step_000220"));
+    expect_done({"train", "--resume", "--out", at("resumed")});
+    expect_same_run("run", "resumed");
+    train("all", {{"steps", "220"}, {"save-every", "150"}});
+    EXPECT_FALSE(read_bytes(at("all/latest/model.safetensors")) == read_bytes(at("run/latest/model.safetensors")));
+}
+
+TEST_F(Faults, ASecondRunInOnePlaceIsRefusedAStaleLockIsNot) {
+    const Child first = start(training("run", {{"steps", "1000000"}, {"warmup", "0"}, {"save-every", "1000000"}}));
+    while (!path_exists(at("run/log.jsonl")) && waitpid(first.pid, nullptr, WNOHANG) == 0) usleep(500);
+    kill(first.pid, SIGUSR1);
+    while (!path_exists(at("run/latest")) && waitpid(first.pid, nullptr, WNOHANG) == 0) usleep(500);
+    for (const std::vector<std::string>& command :
+         {training("run"), std::vector<std::string>{"train", "--resume", "--out", at("run")}}) {
+        const Result second = run(command);
+        EXPECT_EQ(second.status, 2);
+        EXPECT_NE(second.err.find("another run at work in it (process " + std::to_string(first.pid) + ")"),
+                  std::string::npos)
+            << second.err;
+    }
+    EXPECT_EQ(waitpid(first.pid, nullptr, WNOHANG), 0) << "the first goes on";
+    kill(first.pid, SIGKILL);
+    finish(first);
+    EXPECT_TRUE(path_exists(at("run/.lock")));
+    const int64_t step = read_trainer_state(at("run/latest")).step;
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", std::to_string(step + 1)});
+    EXPECT_FALSE(path_exists(at("run/.lock")));
+}
+
+TEST_F(Faults, OddPathsWork) {
+    const std::string odd = "a new\nline, 'quotes' \"and\" $HOME \xE2\x82\xAC";
+    fs::create_directory(at(odd));
+    write_bytes(at(odd + "/text"), read_bytes(text));
+    train(odd + "/run", {{"data", at(odd + "/text")}});
+    expect_done({"train", "--resume", "--out", at(odd + "/run"), "--steps", "8"});
+    expect_done({"generate", "--from", at(odd + "/run"), "--tokens", "3"});
+
+    fs::create_directory(at("real"));
+    fs::create_directory_symlink(at("real"), at("link"));
+    fs::create_symlink(text, at("link to text"));
+    train("link", {{"data", at("link to text")}});
+    EXPECT_TRUE(path_exists(at("real/latest/model.safetensors")));
+    expect_done({"train", "--resume", "--out", at("link"), "--steps", "8"});
+    expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open: found No such file"});
+}

@@ -1,0 +1,64 @@
+// What a training run says of itself, beside its progress.
+#pragma once
+
+#include <cinttypes>
+#include <cstdio>
+#include <string>
+
+#include "device_model.h"
+#include "layers/step_status.h"
+#include "outliers.h"
+
+inline void print_run(const Options& options, const Model& model, int64_t train_tokens, int64_t val_tokens,
+                      int64_t step, const std::string& checkpoint) {
+    const GPT2Config& c = model.config;
+    std::printf("model: %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " channels, context %" PRId64
+                ", vocabulary %" PRId64 ": %.2f M parameters\n",
+                c.layers, c.heads, c.channels, c.context, c.vocab, static_cast<double>(model.table.size) / 1e6);
+    std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n", options.data.c_str(),
+                train_tokens, val_tokens);
+    std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
+                device_name().c_str());
+    if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
+    if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: beginning again\n");
+}
+
+inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {
+    std::printf("step %" PRId64
+                ": update skipped: loss %.4f, gradient norm %.4f; within %g deviations of the last %zu "
+                "are %.4f and %.4f\n",
+                step, result.loss, result.grad_norm, z, Outliers::window, limits.loss, limits.norm);
+}
+
+// As a POSIX shell takes it.
+inline std::string shell_word(const std::string& text) {
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return word + "'";
+}
+
+inline void print_stopped(const char* signal, int64_t step, const std::string& out) {
+    std::printf("stopped by %s after step %" PRId64 "; to go on:\n  train_gpt2 --resume --out %s\n", signal, step,
+                shell_word(out).c_str());
+}
+
+// `where` is Model::find_nonfinite's.
+inline bool in_parameters(const std::string& where) { return where.starts_with("parameter"); }
+
+inline std::string nonfinite_message(int64_t step, const StepResult& result, const std::string& where, int64_t position,
+                                     int64_t seed, bool saved) {
+    char text[256];
+    std::snprintf(text, sizeof text, "step %" PRId64 ": loss %g, gradient norm %g: found ", step, result.loss,
+                  result.grad_norm);
+    std::string message = text;
+    if (where.empty()) {
+        message += "only numbers when it was computed again, expected the same; check the machine's memory";
+    } else {
+        std::snprintf(text, sizeof text, " first, in the batch at position %" PRId64 " of seed %" PRId64, position,
+                      seed);
+        message += "NaN or infinity in " + where + text + ", expected numbers; ";
+        message += in_parameters(where) ? "go on from an earlier checkpoint, or begin with another model"
+                                        : "lower --lr or --clip, or look at that data, and go on with --resume";
+    }
+    return message + (saved ? "; step " + std::to_string(step - 1) + ", before it, is saved" : "");
+}

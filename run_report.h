@@ -1,0 +1,38 @@
+// OUT/report.html of a run as it stands.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpt2_model.h"
+#include "io/checkpoint.h"
+#include "io/log.h"
+#include "io/options.h"
+#include "io/report.h"
+
+inline Report run_report(const Options& options, const Model& model, const Tokenizer& tokenizer,
+                         const TrainerState& state, std::vector<LogEntry> log, std::vector<Sample> samples) {
+    Report page{.title = std::filesystem::path(options.out).filename().string() + " on " + options.data};
+    page.loss_unit = tokenizer.name() == "byte" ? "nats per byte" : "nats per token";
+    page.log = std::move(log);
+    page.samples = std::move(samples);
+    page.configuration = options.list();
+    char text[64];
+    const auto fact = [&](const char* name, const char* format, double value) {
+        std::snprintf(text, sizeof text, format, value);
+        page.facts.emplace_back(name, text);
+    };
+    fact("parameters", "%.2f M", static_cast<double>(model.table.size) / 1e6);
+    const auto val_entry =
+        std::find_if(page.log.rbegin(), page.log.rend(), [](const LogEntry& entry) { return entry.split == "val"; });
+    if (val_entry != page.log.rend()) fact("validation loss", "%.4f", val_entry->loss);
+    fact("steps", "%.0f", static_cast<double>(state.step));
+    fact("training time", "%.0f s", state.seconds);
+    if (state.seconds > 0)
+        fact("tokens/s", "%.0f", static_cast<double>(state.step * options.total_batch) / state.seconds);
+    return page;
+}
