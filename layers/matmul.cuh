@@ -15,6 +15,12 @@ inline bool fused_gelu_pays() {
     return major == 9 || major == 10;
 }
 
+// In plain fp32 it is not fused: the library's tanh is an approximation.
+template <class T>
+bool fuses_gelu(const Cuda& dev) {
+    return dev.fuse_gelu && (std::is_same_v<T, bf16> || dev.tf32);
+}
+
 // out (N,OC) += bias (OC)
 template <int V, class T>
 __global__ void __launch_bounds__(256) add_bias_kernel(T* out, const T* __restrict__ bias, int64_t N, int64_t OC) {
@@ -155,7 +161,7 @@ void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weigh
         const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
         Product<T, T> fused{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
         fused.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, fused.bias = bias, fused.aux = pre;
-        if (dev.fuse_gelu && try_multiply(dev, fused)) return;
+        if (fuses_gelu<T>(dev) && try_multiply(dev, fused)) return;
         linear_forward<T>(dev, pre, inp, weight, bias, nullptr, N, C, OC);
     }
     gelu_forward(dev, out, pre, N * OC);
@@ -173,7 +179,7 @@ void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, cons
         const Product<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
         Product<T, T> fused = plain;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU, fused.aux = pre;
-        if (dev.fuse_gelu && try_multiply(dev, fused)) return;
+        if (fuses_gelu<T>(dev) && try_multiply(dev, fused)) return;
         multiply(dev, plain);
     }
     gelu_backward(dev, dpre, pre, dpre, N * C);
