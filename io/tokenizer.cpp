@@ -1,5 +1,6 @@
 #include "io/tokenizer.h"
 
+#include <filesystem>
 #include <unordered_map>
 
 #include "io/byte_pair.h"
@@ -95,6 +96,15 @@ private:
     size_t longest_ = 0;
 };
 
+// In `directory`, or in one of that name beside the program.
+std::string find_gpt2_merges(const std::string& directory) {
+    const std::string here = directory + "/vocab.bpe";
+    std::error_code ignored;
+    const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+    const std::string beside = (program / here).string();
+    return path_exists(here) || !path_exists(beside) ? here : beside;
+}
+
 // FNV-1a over all tokens: the vocabulary's identity, whatever file it came from.
 uint64_t fingerprint(const std::vector<std::string>& tokens) {
     uint64_t hash = 0xCBF29CE484222325u;
@@ -127,7 +137,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const s
     constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
     if (spec == "byte") return std::make_shared<ByteTokenizer>();
     const bool want_gpt2 = spec == "gpt2";
-    const std::string path = want_gpt2 ? data_directory + "/vocab.bpe" : spec;
+    const std::string path = want_gpt2 ? find_gpt2_merges(data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";
     if (want_gpt2 && !path_exists(path)) {
         bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);

@@ -212,3 +212,16 @@ TEST_F(Faults, OddPathsWork) {
     expect_done({"train", "--resume", "--out", at("link"), "--steps", "8"});
     expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open: found No such file"});
 }
+
+TEST_F(Faults, GPT2sMergesAreFoundBesideTheProgramFromAnyDirectory) {
+    if (!path_exists("data/vocab.bpe")) GTEST_SKIP() << "no data/vocab.bpe: scripts/get_data.sh vocab.bpe";
+    const char* named = std::getenv("TRAIN_GPT2");
+    fs::copy_file(named ? named : "./train_gpt2", at("train_gpt2"));
+    fs::create_directory(at("data"));
+    fs::copy_file("data/vocab.bpe", at("data/vocab.bpe"));
+    fs::create_directory(at("elsewhere"));
+    const std::string command =
+        "cd '" + at("elsewhere") + "' && ../train_gpt2 tokenize '" + text + "' text.bin --tokenizer gpt2 >/dev/null";
+    EXPECT_EQ(system(command.c_str()), 0);
+    EXPECT_GT(fs::file_size(at("elsewhere/text.bin")), 1024u);
+}
