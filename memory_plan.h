@@ -13,6 +13,7 @@
 
 #include <omp.h>
 
+#include "control_group.h"
 #include "gpt2_tensors.h"
 #include "io/error.h"
 #include "layers/classifier_cpu.h"
@@ -34,34 +35,14 @@ inline int64_t available_memory() {
         if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
         meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
     }
-    const auto number = [](const char* path) {
-        int64_t value = -1;
-        std::ifstream(path) >> value;
-        return value;
-    };
-    struct Files {
-        const char *limit, *used, *stat, *active, *inactive;
-    };
-    constexpr Files groups[] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "active_file",
-         "inactive_file"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-         "/sys/fs/cgroup/memory/memory.stat", "total_active_file", "total_inactive_file"},  // version 1
-    };
-    for (const Files& group : groups) {
-        const int64_t limit = number(group.limit), used = number(group.used);
-        if (limit <= 0 || used < 0) continue;
-        int64_t cached = 0, bytes = 0;
-        std::ifstream stat(group.stat);
-        for (std::string name; stat >> name >> bytes;)  // files' pages are given up when memory is asked for
-            if (name == group.active || name == group.inactive) cached += bytes;
-        available = std::min(available, limit - std::max<int64_t>(used - cached, 0));
-    }
+    available = std::min(available, control_group_memory());
     // Addresses (ulimit -v) are also taken by each thread's stack and heap and, a third is left for them, mapped files.
     rlimit space{};
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
         constexpr int64_t page = 4096, thread = int64_t{72} << 20;
-        const int64_t taken = number("/proc/self/statm") * page + omp_get_max_threads() * thread;
+        int64_t pages = 0;
+        std::ifstream("/proc/self/statm") >> pages;
+        const int64_t taken = pages * page + omp_get_max_threads() * thread;
         available = std::min(available, (static_cast<int64_t>(space.rlim_cur) - taken) / 3 * 2);
     }
     return std::max<int64_t>(available, 0);
