@@ -1,0 +1,104 @@
+// Attention's ladder on a GPU: who reads the scores, and from where. The last rungs work on bf16, with the same
+// numbers: the inputs are rounded to bf16 for all.
+#include "dev/attention_cuda/rungs.cuh"
+#include "dev/ladder_cuda.h"
+#include "layers/attention_cpu.h"
+
+#ifdef __CUDACC__
+constexpr int64_t default_shape[] = {4, 1024, 12, 64};
+#else
+constexpr int64_t default_shape[] = {1, 130, 2, 64};
+#endif
+const Kernel kernel{"attention_cuda",
+                    "causal self-attention, forward and backward, on a GPU or in its emulator",
+                    {{"B", default_shape[0], "sequences"},
+                     {"T", default_shape[1], "tokens each"},
+                     {"NH", default_shape[2], "heads"},
+                     {"hs", default_shape[3], "channels each, at most 256"}}};
+
+namespace {
+
+// What rungs in bf16 may be off: a share of 2^-8, in the terms of sums in fp32 that lose as much.
+constexpr int64_t terms_of_bf16 = int64_t{1} << 26;
+
+void round_to_bf16(Reference<double>&, double* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) x[i] = static_cast<double>(static_cast<float>(bf16(x[i])));
+}
+
+}  // namespace
+
+void climb(Ladder& ladder) {
+    CudaLadder cuda;
+    ladder.on(cuda);
+    Cuda& dev = cuda.dev;
+    const auto [B, T, NH, hs] = ladder.shape<4>();
+    const int64_t C = NH * hs, n = B * T * C;
+    const auto &qkv = ladder.input({B, T, 3 * C}, -2, 2), &dout = ladder.input({B, T, C});
+    const auto &saved_out = ladder.input({B, T, C}), &saved_logsumexp = ladder.input({B, NH, T});
+    ladder.prepare({&qkv, &dout}, [&, n](auto& d) {
+        round_to_bf16(d, qkv.on(d), 3 * n);
+        round_to_bf16(d, dout.on(d), n);
+    });
+    ladder.prepare({&saved_out, &saved_logsumexp}, [&, C](auto& d) {
+        attention_forward(d, saved_out.on(d), saved_logsumexp.on(d), qkv.on(d), B, T, C, NH);
+        round_to_bf16(d, saved_out.on(d), B * T * C);
+    });
+    const CudaBuffer<float> probabilities = cuda_allocate<float>(B * NH * T * T),
+                            dscores = cuda_allocate<float>(B * NH * T * T);
+
+    const double work = product(B, T, T + 1, C);
+    const auto forward = [&, C](const auto& out, const auto& logsumexp) {
+        return [&, C](auto& d) { attention_forward(d, out.on(d), logsumexp.on(d), qkv.on(d), B, T, C, NH); };
+    };
+    const auto &out = ladder.output("out", {B, T, C}, T), &logsumexp = ladder.output("logsumexp", {B, NH, T}, T + hs);
+    rungs::Tensors x{cuda.memory(out),
+                     cuda.memory(logsumexp),
+                     nullptr,
+                     cuda.memory(qkv),
+                     cuda.memory(dout),
+                     probabilities.get(),
+                     dscores.get(),
+                     B,
+                     T,
+                     NH,
+                     hs};
+    ladder.pass("forward", flops(2 * work), {&out, &logsumexp}, forward(out, logsumexp));
+    ladder.rung("naive", "T x T scores in memory", [&dev, x] { rungs::forward_naive(dev, x); });
+    ladder.rung("rows", "a warp a query, online softmax: no score in memory",
+                [&dev, x] { rungs::forward_rows(dev, x); });
+    ladder.rung("production", "tiles in shared memory for many queries: attention_plain.cuh",
+                [&dev, x] { attention_forward(dev, x.out, x.logsumexp, x.qkv, x.B, x.T, x.C(), x.NH); });
+
+    const auto &out16 = ladder.output("out", {B, T, C}, terms_of_bf16),
+               &logsumexp16 = ladder.output("logsumexp", {B, NH, T}, T + hs);
+    ladder.pass("forward in bf16", flops(2 * work), {&out16, &logsumexp16}, forward(out16, logsumexp16));
+    x.out = cuda.memory(saved_out);
+    const rungs::Bf16Tensors y(dev, x);
+    const auto convert_out = [&dev, &y, to = cuda.memory(out16), n] { rungs::convert(dev, to, y.out.get(), n); };
+    ladder.rung("production", "tensor cores: layers/attention_forward.cuh", [&, x, lse = cuda.memory(logsumexp16)] {
+        attention_forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH);
+        convert_out();
+    });
+
+    const auto &dqkv = ladder.output("dqkv", {B, T, 3 * C}, 2 * T + 2 * hs),
+               &dqkv16 = ladder.output("dqkv", {B, T, 3 * C}, terms_of_bf16);
+    const auto backward = [&, C](const auto& to) {
+        return [&, C](auto& d) {
+            attention_backward(d, to.on(d), dout.on(d), saved_out.on(d), qkv.on(d), saved_logsumexp.on(d), B, T, C, NH);
+        };
+    };
+    x.dqkv = cuda.memory(dqkv), x.logsumexp = cuda.memory(saved_logsumexp);
+    ladder.pass("backward", flops(5 * work), {&dqkv}, backward(dqkv));
+    ladder.rung("naive", "T x T probabilities and gradients in memory", [&dev, x] { rungs::backward_naive(dev, x); });
+    ladder.rung("production", "probabilities made again, tiles: attention_plain.cuh", [&dev, x] {
+        attention_backward(dev, x.dqkv, x.dout, x.out, x.qkv, x.logsumexp, x.B, x.T, x.C(), x.NH);
+    });
+    ladder.pass("backward in bf16", flops(5 * work), {&dqkv16}, backward(dqkv16));
+    ladder.rung("production", "tensor cores: layers/attention_backward.cuh", [&, x, to = cuda.memory(dqkv16)] {
+        rungs::convert(dev, y.out.get(), x.out, n);  // forward left its own there
+        attention_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B, x.T, x.C(),
+                           x.NH);
+        rungs::convert(dev, to, y.dqkv.get(), 3 * n);
+    });
+    ladder.run();
+}
