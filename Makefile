@@ -27,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 tests layer_tests ladders fuzz format check-format check-cuda clean help
+.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests layer_tests ladders fuzz format check-format check-cuda clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -42,6 +42,10 @@ test: ## run every test; SANITIZE=address,undefined runs them under the sanitize
 	@$(MAKE) --no-print-directory tests
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
+
+test-long: $(B)/test/program_kill_test $(B)/test/program_faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disc, an hour of training
+	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
+	@TRAIN_GPT2=$(B)/train_gpt2 scripts/soak.sh
 
 bench: $(B)/bench ## time every layer and whole steps against the machine's peak, and PyTorch; ONLY=matmul for some rows
 	@$< $(if $(PYTORCH),--pytorch) $(if $(ONLY),--only '$(ONLY)',--results dev/results)
