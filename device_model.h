@@ -19,5 +19,8 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
 double peak_flops(const Options& options);
 double peak_bytes();
 
+// Which program's options to take.
+bool on_gpu();
+
 // "2 threads"
 std::string device_name();

@@ -16,8 +16,6 @@
 #include "control_group.h"
 #include "gpt2_tensors.h"
 #include "io/error.h"
-#include "layers/classifier_cpu.h"
-#include "layers/gemm_cpu.h"
 
 inline std::string mebibytes(int64_t bytes) {
     char text[32];
@@ -51,7 +49,13 @@ inline int64_t available_memory() {
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep, bool bf16_products) {
+    // What one element takes: parameters and activations, and all that stays fp32 where those are bf16.
+    struct Sizes {
+        int64_t scalar = 4, wide = 4;
+    };
+    // `scratch`: the device's, in bytes.
+    template <class Scratch>
+    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep, Sizes sizes, const Scratch& scratch) {
         // What no machine has is told from this: counted exactly it might not fit an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
                              static_cast<double>(config.channels) * static_cast<double>(config.layers);
@@ -59,15 +63,16 @@ struct MemoryPlan {
             rows.emplace_back("activations, roughly", static_cast<int64_t>(std::min(rough, 0x1p62)));
             return;
         }
-        const int64_t parameters = ParameterTable(config).size * 4;
-        rows.emplace_back("parameters", parameters);
+        const int64_t parameters = ParameterTable(config).size;
+        rows.emplace_back("parameters", parameters * sizes.scalar);
+        if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
         if (keep != Keep::inference) {
-            rows.emplace_back("gradients", parameters);
-            rows.emplace_back("AdamW's moments", 2 * parameters);
+            rows.emplace_back("gradients", parameters * sizes.wide);
+            rows.emplace_back("AdamW's moments", 2 * parameters * sizes.wide);
         }
-        rows.emplace_back("activations", ActivationTable(config, B, T, keep).size * 4);
-        const int64_t chunk = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
-        rows.emplace_back("scratch", 4 * (chunk + omp_get_max_threads() * gemm::scratch_floats(bf16_products)));
+        const ActivationTable activations(config, B, T, keep, sizes.wide / sizes.scalar);
+        rows.emplace_back("activations", activations.size * sizes.scalar);
+        rows.emplace_back("scratch", scratch());
     }
 
     int64_t total() const {
@@ -81,8 +86,7 @@ struct MemoryPlan {
         return line + "together " + mebibytes(total());
     }
     // Throws InputError if it is more than there is.
-    void check(const std::string& remedy) const {
-        const int64_t available = available_memory();
+    void check(int64_t available, const std::string& remedy) const {
         if (total() > available)
             bad_input("memory", "available", mebibytes(available), mebibytes(total()) + " (" + text() + ")", remedy);
     }

@@ -13,8 +13,11 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
     if (bf16_products && !gemm_bf16::available)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
-    const MemoryPlan plan(config, B, T, keep, bf16_products);
-    plan.check(remedy);
+    const MemoryPlan plan(config, B, T, keep, {}, [&] {
+        const int64_t logits = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
+        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(bf16_products));
+    });
+    plan.check(available_memory(), remedy);
     return plan.text();
 }
 
@@ -25,5 +28,7 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
 double peak_flops(const Options&) { return measure_fma_peak(); }
 
 double peak_bytes() { return measure_copy_bandwidth(); }
+
+bool on_gpu() { return false; }
 
 std::string device_name() { return std::to_string(omp_get_max_threads()) + " threads"; }

@@ -19,12 +19,16 @@ unsigned command_bit(const std::string& name) {
     return 0;
 }
 
+// The command's rows, those of the other program left out.
 template <class Visit>
-void each_row(unsigned command, Visit&& visit) {
+void each_row(unsigned command, bool on_gpu, Visit&& visit) {
     for (const Group& group : groups)
         if (group.commands & command)
-            for (const Row& row : group.rows) visit(row);
+            for (const Row& row : group.rows)
+                if (!(row.traits & (on_gpu ? cpu_only : gpu_only))) visit(row);
 }
+
+std::string program(bool on_gpu) { return on_gpu ? "train_gpt2cu" : "train_gpt2"; }
 
 std::string label(const Row& row) { return row.traits & argument ? row.name : std::string("--") + row.name; }
 
@@ -136,7 +140,7 @@ struct Formatter : CLI::Formatter {
 };
 
 // The parser of one command; `options` takes what it parses.
-void add_rows(CLI::App& app, unsigned command, Options& options, std::set<std::string>& given) {
+void add_rows(CLI::App& app, unsigned command, bool on_gpu, Options& options, std::set<std::string>& given) {
     app.formatter(std::make_shared<Formatter>());
     app.get_formatter()->column_width(28);
     app.set_help_flag("-h,--help")->group("");
@@ -144,6 +148,7 @@ void add_rows(CLI::App& app, unsigned command, Options& options, std::set<std::s
     for (const Group& group : groups) {
         if (!(group.commands & command)) continue;
         for (const Row& row : group.rows) {
+            if (row.traits & (on_gpu ? cpu_only : gpu_only)) continue;
             const auto* text = std::get_if<Text>(&row.value);
             const bool flag = std::holds_alternative<Flag>(row.value);
             const std::string initial = default_text(row);
@@ -166,25 +171,27 @@ void add_rows(CLI::App& app, unsigned command, Options& options, std::set<std::s
     }
 }
 
-std::string usage(const Command& command) {
-    std::string text = "train_gpt2 " + std::string(command.bit == train ? "[train]" : command.name);
-    each_row(command.bit, [&](const Row& row) { text += row.traits & argument ? " " + std::string(row.name) : ""; });
+std::string usage(const Command& command, bool on_gpu) {
+    std::string text = program(on_gpu) + " " + std::string(command.bit == train ? "[train]" : command.name);
+    each_row(command.bit, on_gpu,
+             [&](const Row& row) { text += row.traits & argument ? " " + std::string(row.name) : ""; });
     return text + " [OPTION]…";
 }
 
-std::string help_of(const Command& command) {
+std::string help_of(const Command& command, bool on_gpu) {
     Options ignored;
     std::set<std::string> given;
     CLI::App app;
-    add_rows(app, command.bit, ignored, given);
-    std::string text = app.help("Usage: " + usage(command) + "\n" + command.help);
+    add_rows(app, command.bit, on_gpu, ignored, given);
+    std::string text = app.help("Usage: " + usage(command, on_gpu) + "\n" + command.help);
     for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) text.erase(at, 1);
     return text;
 }
 
-std::string help_of_all() {
-    std::string text = "train_gpt2 trains GPT-2 on a CPU, from text to samples.\n";
-    for (const Command& command : commands) text += "\n" + help_of(command);
+std::string help_of_all(bool on_gpu) {
+    std::string text =
+        program(on_gpu) + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") + ", from text to samples.\n";
+    for (const Command& command : commands) text += "\n" + help_of(command, on_gpu);
     return text;
 }
 
@@ -202,19 +209,19 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
     return row.back();
 }
 
-[[noreturn]] void unknown_argument(const Command& command, const std::vector<std::string>& arguments) {
+[[noreturn]] void unknown_argument(const Command& command, bool on_gpu, const std::vector<std::string>& arguments) {
     const auto dashed = std::ranges::find_if(arguments, [](const std::string& a) { return a.starts_with('-'); });
     if (dashed == arguments.end())
         bad_option(arguments[0], "after the options", "nothing there", "put a glob or a text with spaces into quotes");
     std::string name = dashed->substr(0, dashed->find('=')), nearest;
     std::ranges::replace(name, '_', '-');
     int64_t distance = 3;
-    each_row(command.bit, [&](const Row& row) {
+    each_row(command.bit, on_gpu, [&](const Row& row) {
         const int64_t d = edit_distance(name, label(row));
         if (d < distance) distance = d, nearest = label(row);
     });
     bad_option(dashed->substr(0, dashed->find('=')), "an unknown name", "an option of " + std::string(command.name),
-               nearest.empty() ? "train_gpt2 " + std::string(command.name) + " --help lists them"
+               nearest.empty() ? program(on_gpu) + " " + std::string(command.name) + " --help lists them"
                                : "did you mean " + nearest + "?");
 }
 
@@ -225,7 +232,7 @@ void Options::fill_defaults() {
     const Preset& preset = wanted == std::end(presets) ? presets[0] : *wanted;
     const auto known = [&](const Row& row) { return given(row.name) || saved_.contains(row.name); };
     const auto unset = [&](const char* name) { return !given(name) && !saved_.contains(name); };
-    each_row(command_bit(command), [&](const Row& row) {
+    each_row(command_bit(command), on_gpu, [&](const Row& row) {
         const std::string text = row.initial ? row.initial : preset_value(preset, row);
         if (!known(row) && !text.empty()) assign(*this, row, text);
     });
@@ -248,6 +255,8 @@ void Options::check() const {
     if (command != "train") return;
     if (warmup > steps)
         bad_option("--warmup", to_text(warmup), "at most --steps " + to_text(steps), "lower --warmup or raise --steps");
+    if (matmul == "tf32" && dtype != "fp32")
+        bad_option("--matmul", "tf32 with --dtype " + dtype, "--dtype fp32", "products of bf16 are exact");
     if (given("muon-lr") && optimizer != "muon")
         bad_option("--muon-lr", "with --optimizer " + optimizer, "--optimizer muon", "leave one of them out");
     if (context > 0) {
@@ -268,7 +277,7 @@ void Options::check() const {
 
 std::string Options::to_json() const {
     nlohmann::ordered_json json = nlohmann::ordered_json::object();
-    each_row(command_bit(command), [&](const Row& row) {
+    each_row(command_bit(command), on_gpu, [&](const Row& row) {
         if (row.traits & saved) json[row.name] = value_of(*this, row);
     });
     return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -279,7 +288,7 @@ void Options::fill_from_json(const std::string& text) {
     if (!json.is_object())
         bad_option("the checkpoint's options", "no JSON object", "one", "resume from another checkpoint");
     std::set<std::string> known;
-    each_row(command_bit(command), [&](const Row& row) {
+    each_row(command_bit(command), on_gpu, [&](const Row& row) {
         if (!(row.traits & saved) || !json.contains(row.name)) return;
         known.insert(row.name);
         const std::string value = json_text(json[row.name]);
@@ -296,6 +305,7 @@ void Options::fill_from_json(const std::string& text) {
         else
             assign(*this, row, value);
     });
+    each_row(command_bit(command), !on_gpu, [&](const Row& row) { known.insert(row.name); });  // the other program's
     for (const auto& [name, value] : json.items())
         if (!known.contains(name))
             bad_option("the checkpoint's options", name, "options of this program",
@@ -325,16 +335,17 @@ void Options::name_shape() {
 
 std::vector<std::pair<std::string, std::string>> Options::list() const {
     std::vector<std::pair<std::string, std::string>> all;
-    each_row(command_bit(command),
+    each_row(command_bit(command), on_gpu,
              [&](const Row& row) { all.emplace_back(row.name, json_text(value_of(*this, row))); });
     return all;
 }
 
-Options parse_options(int argc, const char* const* argv) {
+Options parse_options(int argc, const char* const* argv, bool on_gpu) {
     std::vector<std::string> words(argv + 1, argv + argc);
-    if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) throw HelpRequest{help_of_all()};
+    if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) throw HelpRequest{help_of_all(on_gpu)};
     Options options;
     options.command = "train";
+    options.on_gpu = on_gpu;
     if (!words.empty() && !words[0].starts_with('-')) {
         options.command = words[0];
         words.erase(words.begin());
@@ -343,23 +354,23 @@ Options parse_options(int argc, const char* const* argv) {
     if (command == std::end(commands)) {
         std::vector<std::string> names;
         for (const Command& c : commands) names.push_back(c.name);
-        bad_option("command", options.command, one_of(names, ", ", " or "), "train_gpt2 --help explains them");
+        bad_option("command", options.command, one_of(names, ", ", " or "), program(on_gpu) + " --help explains them");
     }
 
     CLI::App app;
-    add_rows(app, command->bit, options, options.given_);
+    add_rows(app, command->bit, on_gpu, options, options.given_);
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     try {
         app.parse(words);
     } catch (const CLI::CallForHelp&) {
-        throw HelpRequest{help_of(*command)};
+        throw HelpRequest{help_of(*command, on_gpu)};
     } catch (const CLI::ParseError& error) {
-        throw InputError(std::string(error.what()) + "; see train_gpt2 " + command->name + " --help");
+        throw InputError(std::string(error.what()) + "; see " + program(on_gpu) + " " + command->name + " --help");
     }
-    if (const auto rest = app.remaining(); !rest.empty()) unknown_argument(*command, rest);
-    each_row(command->bit, [&](const Row& row) {
+    if (const auto rest = app.remaining(); !rest.empty()) unknown_argument(*command, on_gpu, rest);
+    each_row(command->bit, on_gpu, [&](const Row& row) {
         if (row.traits & argument && !options.given(row.name))
-            bad_option(row.name, "nothing", row.help, "usage: " + usage(*command));
+            bad_option(row.name, "nothing", row.help, "usage: " + usage(*command, on_gpu));
         if (row.traits & shape && options.given("init") && options.given(row.name))
             bad_option(label(row), "with --init", "only one of them", "the shape comes from the file");
     });

@@ -12,6 +12,7 @@
 
 struct Options {
     std::string command;  // train, generate, eval, convert, tokenize or info
+    bool on_gpu = false;  // of which program
 
     // train; for paths "" means none
     std::string data, val, tokenizer;  // tokenizer "": the model's own (with --init, --from)
@@ -31,6 +32,8 @@ struct Options {
     bool resume = false, profile = false;
     int64_t seed = 0;
     int64_t threads = 0;  // 0: all cores
+    int64_t device = 0;   // on_gpu
+    std::string dtype;    // on_gpu
 
     // generate, eval
     std::string from, prompt;
@@ -56,7 +59,7 @@ struct Options {
     std::vector<std::pair<std::string, std::string>> list() const;
 
 private:
-    friend Options parse_options(int argc, const char* const* argv);
+    friend Options parse_options(int argc, const char* const* argv, bool on_gpu);
     void fill_defaults();
     void name_shape();
     void check() const;
@@ -69,5 +72,6 @@ struct HelpRequest {
     std::string text;
 };
 
-// Throws InputError ("--batch: found -3, expected 1 … 65536; …") and HelpRequest.
-Options parse_options(int argc, const char* const* argv);
+// Of train_gpt2, or with on_gpu of train_gpt2cu. Throws InputError ("--batch: found -3, expected 1 … 65536; …") and
+// HelpRequest.
+Options parse_options(int argc, const char* const* argv, bool on_gpu = false);

@@ -34,10 +34,13 @@ enum : unsigned {
     tokenize = 16,
     info = 32,
 
-    saved = 64,     // defines a training run: kept with its checkpoints
-    fixed = 128,    // and cannot change at --resume
-    shape = 256,    // and is what --model stands for
-    argument = 512  // no dashes; must be there
+    saved = 64,      // defines a training run: kept with its checkpoints
+    fixed = 128,     // and cannot change at --resume
+    shape = 256,     // and is what --model stands for
+    argument = 512,  // no dashes; must be there
+
+    cpu_only = 1024,  // of one of the two programs
+    gpu_only = 2048
 };
 
 struct Command {
@@ -193,13 +196,18 @@ inline const std::vector<Group> groups = {
     {"Machine",
      train | generate | eval,
      {
-         {"threads", Int{&O::threads, 0, 4096}, "0", "N", "0: one for each core"},
+         {"threads", Int{&O::threads, 0, 4096}, "0", "N", "0: one for each core", cpu_only},
+         {"device", Int{&O::device, 0, 1023}, "0", "N", "which GPU, as nvidia-smi counts them", gpu_only},
+         {"dtype", Text{&O::dtype, {"bf16", "fp32"}}, "bf16", nullptr,
+          "of parameters and activations; gradients and the optimizer's state are fp32", saved | gpu_only},
      }},
     {"Machine",
      train,
      {
          {"matmul", Text{&O::matmul, {"fp32", "bf16"}}, "fp32", nullptr,
-          "what matrix products round their factors to (bf16: AMX or AVX512-BF16 only)", saved},
+          "what matrix products round their factors to (bf16: AMX or AVX512-BF16 only)", saved | cpu_only},
+         {"matmul", Text{&O::matmul, {"fp32", "tf32"}}, "fp32", nullptr,
+          "what products of --dtype fp32 round their factors to", saved | gpu_only},
          {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "none", nullptr,
           "memory saved by computing twice, each more than the one before; results stay the same", saved},
          {"profile", Flag{&O::profile}, nullptr, nullptr, "prints where a step's time goes, at the end"},

@@ -1,0 +1,64 @@
+// What a GPU can do: by its data sheet, and measured.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <string_view>
+
+#include "layers/matmul.cuh"
+
+// FLOP/s of dense bf16 products with fp32 sums, from NVIDIA's data sheets; 0 where the chip is not in the table.
+// Products of floats take half as long again twice on tensor cores (TF32); without them they are measured.
+inline double data_sheet_flops(std::string_view name) {
+    struct Chip {
+        const char* name;
+        double flops;
+    };
+    constexpr std::array<Chip, 12> chips{{{"B200", 2250e12},
+                                          {"H200", 989e12},
+                                          {"H100 PCIe", 756e12},
+                                          {"H100", 989e12},
+                                          {"A100", 312e12},
+                                          {"A10G", 70e12},
+                                          {"A10", 125e12},
+                                          {"L40S", 362e12},
+                                          {"L4", 121e12},
+                                          {"RTX 4090", 165.2e12},
+                                          {"RTX 3090", 71e12},
+                                          {"RTX 5090", 209.5e12}}};
+    for (const Chip& chip : chips)
+        if (name.find(chip.name) != std::string_view::npos) return chip.flops;
+    return 0;
+}
+
+// The least of some runs' seconds.
+template <class F>
+double seconds_on(Cuda& dev, const F& f) {
+    double least = 1e30;
+    for (int run = 0; run < 5; ++run) {
+        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+        const double start = seconds_now();
+        f();
+        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+        least = std::min(least, seconds_now() - start);
+    }
+    return least;
+}
+
+// FLOP/s of a product of two size x size matrices.
+template <class T>
+double measured_flops(Cuda& dev, int64_t size) {
+    const auto a = allocate<T>(dev, size * size), b = allocate<T>(dev, size * size), c = allocate<T>(dev, size * size);
+    return 2 * product(size, size, size) /
+           seconds_on(dev, [&] { matmul_forward<T>(dev, c.get(), a.get(), b.get(), nullptr, size, size, size); });
+}
+
+// Bytes/s read and written by copying within the GPU's memory.
+inline double measured_copy(Cuda& dev, int64_t bytes) {
+    const auto from = allocate<char>(dev, bytes), to = allocate<char>(dev, bytes);
+    return 2 * static_cast<double>(bytes) / seconds_on(dev, [&] {
+               cuda_check(cudaMemcpyAsync(to.get(), from.get(), static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                                          dev.stream),
+                          "cudaMemcpyAsync");
+           });
+}

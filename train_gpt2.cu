@@ -1,0 +1,106 @@
+// The program's device is an NVIDIA GPU: with this file it is train_gpt2cu.
+#include "layers/layers.cuh"
+#include "layers/peak.cuh"
+
+#include "device_model.h"
+#include "gpt2.h"
+#include "io/error.h"
+#include "memory_plan.h"
+
+namespace {
+
+#ifdef __CUDACC__
+constexpr int64_t peak_size = 4096;  // of the matrices whose product is timed
+#else
+constexpr int64_t peak_size = 64;  // in the emulator, which has no speed to speak of
+#endif
+
+// Makes GPU number `index` the one that all that follows works on.
+void use_device(int64_t index) {
+    const std::string remedy =
+        "check nvidia-smi; ./train_gpt2 (make train_gpt2) trains on the CPU, with the same options";
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0)
+        bad_input(
+            "--device", "GPUs",
+            error == cudaSuccess ? "none" : "none that can be used (" + std::string(cudaGetErrorString(error)) + ")",
+            "an NVIDIA GPU", remedy);
+    if (index >= count)
+        bad_input("--device", "number", std::to_string(index), "0 … " + std::to_string(count - 1), remedy);
+    if (const cudaError_t e = cudaSetDevice(static_cast<int>(index)); e != cudaSuccess)
+        bad_input("--device", "GPU " + std::to_string(index), cudaGetErrorString(e), "one that can be used", remedy);
+    int major = 0;
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, static_cast<int>(index)),
+               "cudaDeviceGetAttribute");
+    if (major < 8)
+        bad_input("--device", "compute capability", std::to_string(major) + ".x", "8.0 or newer (A100, RTX 30)",
+                  remedy);
+}
+
+std::string chip() {
+    int device = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cudaDeviceProp properties{};
+    cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    return properties.name;
+}
+
+int64_t free_memory() {
+    size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+}
+
+Cuda device_for(const Options& options, Keep keep) {
+    Cuda dev = cuda_for_training();
+    dev.bf16_products = options.dtype == "bf16";
+    dev.tf32 = options.matmul == "tf32";
+    // a GELU that is computed again is to have the same bits
+    dev.fuse_gelu = fused_gelu_pays() && keep >= Keep::training;
+    return dev;
+}
+
+// f with the type that parameters and activations are stored in.
+template <class F>
+auto for_dtype(const Options& options, const F& f) {
+    return options.dtype == "fp32" ? f(float{}) : f(bf16{});
+}
+
+}  // namespace
+
+bool on_gpu() { return true; }
+
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+                        const std::string& remedy) {
+    use_device(options.device);
+    return for_dtype(options, [&]<class Scalar>(Scalar) {
+        const MemoryPlan plan(config, B, T, keep, {.scalar = sizeof(Scalar), .wide = 4}, [&] {
+            const Cuda dev;
+            return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) + (int64_t{32} << 20);  // and cuBLASLt's
+        });
+        plan.check(free_memory(), remedy);
+        return plan.text();
+    });
+}
+
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    return for_dtype(options, [&]<class Scalar>(Scalar) -> std::unique_ptr<Model> {
+        return std::make_unique<GPT2<Cuda, Scalar>>(device_for(options, keep), config, B, T, keep);
+    });
+}
+
+// Model FLOPs utilisation is by the data sheet's figure, where the chip is known.
+double peak_flops(const Options& options) {
+    const double known = options.dtype == "fp32" ? 0 : data_sheet_flops(chip());
+    if (known > 0) return known;
+    Cuda dev = device_for(options, Keep::training);
+    return for_dtype(options, [&]<class Scalar>(Scalar) { return measured_flops<Scalar>(dev, peak_size); });
+}
+
+double peak_bytes() {
+    Cuda dev;
+    return measured_copy(dev, 16 * peak_size * peak_size);
+}
+
+std::string device_name() { return chip(); }
