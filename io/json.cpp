@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t max_message = 120;
 // Copying, comparing and writing a value recurse into it; no file of ours goes deeper than 6.
-constexpr int max_depth = 64;
+constexpr int64_t max_depth = 64;
 
 std::string shortened(std::string text) {
     if (text.size() <= max_message) return text;
@@ -24,6 +24,63 @@ std::string shortened(std::string text) {
 std::string printable(const json& value) {
     return without_controls(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
+
+// The time that a number takes to convert grows with the square of its digits.
+void check_numbers(const std::string& path, std::string_view text) {
+    constexpr int64_t max_digits = 1000;
+    int64_t digits = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < text.size(); i++) {
+        const char c = text[i];
+        if (c == '"')
+            in_string = !in_string;
+        else if (in_string && c == '\\')
+            i++;
+        digits = !in_string && c >= '0' && c <= '9' ? digits + 1 : 0;
+        if (digits > max_digits)
+            bad_input(path, "JSON", "a number of more than " + std::to_string(max_digits) + " digits", "a shorter one",
+                      "check which file this is");
+    }
+}
+
+// Goes over the text before anything is kept of it. (json::parse has a callback for this, but takes a time that grows
+// with the square of an array's objects then.)
+class StructureCheck : public nlohmann::json_sax<json> {
+public:
+    explicit StructureCheck(const std::string& path) : path_(path) {}
+    bool start_object(size_t) override { return open(); }
+    bool start_array(size_t) override { return open(); }
+    bool end_object() override { return close(); }
+    bool end_array() override { return close(); }
+    bool key(std::string& name) override {
+        if (!open_.back().insert(name).second)
+            bad_input(path_, "JSON", "the key " + one_line(name) + " twice", "each key once", "write the file again");
+        return true;
+    }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(int64_t) override { return true; }
+    bool number_unsigned(uint64_t) override { return true; }
+    bool number_float(double, const std::string&) override { return true; }
+    bool string(std::string&) override { return true; }
+    bool binary(json::binary_t&) override { return true; }
+    bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+
+private:
+    bool open() {
+        open_.emplace_back();
+        if (std::ssize(open_) > max_depth)
+            bad_input(path_, "JSON", "more than " + std::to_string(max_depth) + " levels of nesting", "fewer",
+                      "check which file this is");
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+    const std::string& path_;
+    std::vector<std::set<std::string>> open_;  // the keys seen so far of each object, none of an array
+};
 
 }  // namespace
 
@@ -42,21 +99,12 @@ std::string json_text(const json& value) {
 }
 
 json parse_json_object(const std::string& path, std::string_view text) {
-    std::vector<std::set<std::string>> open_objects;  // the keys seen so far in each
-    const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-        if (depth > max_depth)
-            bad_input(path, "JSON", "more than " + std::to_string(max_depth) + " levels of nesting", "fewer",
-                      "check which file this is");
-        if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-        if (event == json::parse_event_t::object_end) open_objects.pop_back();
-        if (event == json::parse_event_t::key && !open_objects.back().insert(value.get<std::string>()).second)
-            bad_input(path, "JSON", "the key " + one_line(value.get<std::string>()) + " twice", "each key once",
-                      "write the file again");
-        return true;
-    };
+    check_numbers(path, text);
+    StructureCheck check(path);
+    json::sax_parse(text.begin(), text.end(), &check);  // what is no JSON is left to parse() to tell
     json result;
     try {
-        result = json::parse(text.begin(), text.end(), watch);
+        result = json::parse(text.begin(), text.end());
     } catch (const json::exception& e) {
         bad_input(path, "JSON", one_line(e.what()), "well-formed JSON", "the file is damaged: fetch or write it again");
     }
