@@ -1,5 +1,5 @@
 // kill -9 at any moment loses no more than the steps since the last checkpoint, and what --resume makes of it is, bit
-// for bit, the run that was never broken. KILLS=5000 makes it longer (make test-long).
+// for bit, the run that was never broken. KILLS=2000 makes it longer (make test-long).
 #include <random>
 
 #include "dev/test/program.h"
@@ -52,7 +52,7 @@ TEST_F(Killed, AtRandomMomentsLosesNothingThatWasSaved) {
         const bool begun = path_exists(at("killed/options.json"));
         begun_again += begun && newest < 0;
         std::vector<std::string> arguments = begun ? words("train", {{"resume", ""}, {"out", at("killed")}})
-                                                   : training("killed", with_steps(10 * kills));
+                                                   : training("killed", with_steps(20 * kills));
         arguments.insert(arguments.end(), {"--threads", std::to_string(1 + random() % 3)});
         const Child child = start(arguments);
         std::string printed;
@@ -81,7 +81,7 @@ TEST_F(Killed, AtRandomMomentsLosesNothingThatWasSaved) {
     EXPECT_GE(during_saves, kills / 10);
 
     expect_done({"train", "--resume", "--out", at("killed"), "--save-every", "1000000"});
-    Args unbroken = with_steps(10 * kills);
+    Args unbroken = with_steps(20 * kills);
     unbroken["save-every"] = "1000000";
     train("unbroken", unbroken);
     expect_same_run("killed", "unbroken");

@@ -100,7 +100,7 @@ TEST_F(Train, LeavesLogReportAndCheckpoint) {
 TEST_F(Train, SameBitsForAnyNumberOfThreads) {
     for (const std::string optimizer : {"adamw", "muon"}) {
         train(optimizer, with(odd, {{"threads", "1"}, {"optimizer", optimizer}}));
-        for (const char* threads : {"2", "3"}) {
+        for (const char* threads : {"2", "3", "4"}) {
             train(optimizer + threads, with(odd, {{"threads", threads}, {"optimizer", optimizer}}));
             expect_same_run(optimizer, optimizer + threads);
         }
@@ -119,6 +119,15 @@ TEST_F(Train, SameBitsHoweverMuchIsRecomputed) {
     for (const char* what : {"gelu", "ln", "block"}) {
         train(what, with(odd, {{"recompute", what}}));
         EXPECT_EQ(parameters_of("none"), parameters_of(what)) << what;
+    }
+}
+
+TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Products) {
+    if (!gemm_bf16::available) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+    train("1", with(odd, {{"threads", "1"}, {"matmul", "bf16"}}));
+    for (const char* threads : {"2", "3", "4"}) {
+        train(threads, with(odd, {{"threads", threads}, {"matmul", "bf16"}}));
+        expect_same_run("1", threads);
     }
 }
 
