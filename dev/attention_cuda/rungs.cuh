@@ -10,7 +10,7 @@ struct Tensors {
     const float *qkv, *dout;
     float *probabilities, *dscores;  // (B,NH,T,T)
     int64_t B, T, NH, hs;
-    int64_t C() const { return NH * hs; }
+    __host__ __device__ int64_t C() const { return NH * hs; }
     unsigned blocks(int64_t per_head, int64_t per_block) const {
         return static_cast<unsigned>((B * NH * per_head + per_block - 1) / per_block);
     }
