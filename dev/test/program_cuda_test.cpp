@@ -1,0 +1,63 @@
+// train_gpt2cu, run as a whole in the emulator: beside train_gpt2, resumed, its options.
+#include <nlohmann/json.hpp>
+
+#include "dev/test/program.h"
+
+namespace {
+
+class CudaProgram : public Program {
+protected:
+    CudaProgram() : cpu(std::getenv("TRAIN_GPT2") ? std::getenv("TRAIN_GPT2") : "./train_gpt2") { on_gpu(); }
+    ~CudaProgram() override { on_cpu(); }
+    void on_cpu() const { setenv("TRAIN_GPT2", cpu.c_str(), 1); }
+    void on_gpu() const { setenv("TRAIN_GPT2", (cpu + "cu_emulated").c_str(), 1); }
+    const std::string cpu;
+};
+
+const Args few = {{"steps", "3"}, {"eval-every", "3"}, {"eval-batches", "1"}, {"schedule", "constant"}};
+Args few_and(const Args& more) {
+    Args all = more;
+    all.insert(few.begin(), few.end());
+    return all;
+}
+
+TEST_F(CudaProgram, TrainsInFP32AsTheCpuDoes) {
+    train("gpu", few_and({{"dtype", "fp32"}}));
+    on_cpu();
+    train("cpu", few);
+    const auto gpu_log = timeless_log("gpu"), cpu_log = timeless_log("cpu");
+    ASSERT_EQ(gpu_log.size(), cpu_log.size());
+    for (size_t i = 0; i < cpu_log.size(); ++i) {
+        EXPECT_EQ(gpu_log[i]["step"], cpu_log[i]["step"]);
+        // sums in another order, and updates that divide by small roots: as test_gpt2's training allows
+        EXPECT_NEAR(gpu_log[i]["loss"].get<double>(), cpu_log[i]["loss"].get<double>(), 2e-3);
+    }
+}
+
+TEST_F(CudaProgram, ResumesInBF16ToTheBitAndTheCpuReadsIt) {
+    train("whole", few_and({{"steps", "4"}, {"save-every", "2"}, {"eval-every", "4"}}));
+    train("parts", few_and({{"steps", "2"}, {"save-every", "2"}, {"eval-every", "4"}}));
+    expect_done({"train", "--resume", "--out", at("parts"), "--steps", "4"});
+    for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+        EXPECT_TRUE(read_bytes(at("whole") + file) == read_bytes(at("parts") + file)) << file;
+    const std::string little = at("little.txt");
+    write_bytes(little, "the quick brown fox jumps over the lazy dog\n");
+    const std::vector<std::string> eval = {"eval", "--from", at("whole"), "--data", little};
+    const auto loss = [](const std::string& printed) { return std::stod(printed.substr(printed.find(' '))); };
+    const double of_gpu = loss(expect_done(eval));
+    on_cpu();
+    EXPECT_NEAR(of_gpu, loss(expect_done(eval)), 0.01 * of_gpu);  // parameters and activations rounded to bf16
+}
+
+TEST_F(CudaProgram, RefusesWhatIsNotThere) {
+    const Result no_gpu = run(training("none", {{"device", "7"}}));
+    EXPECT_EQ(no_gpu.status, 2);
+    EXPECT_NE(no_gpu.err.find("--device: number: found 7, expected 0 … 0"), std::string::npos) << no_gpu.err;
+    EXPECT_NE(no_gpu.err.find("trains on the CPU"), std::string::npos) << no_gpu.err;
+    EXPECT_EQ(run(training("none", {{"threads", "2"}})).status, 2);
+    EXPECT_EQ(run(training("none", {{"matmul", "tf32"}})).status, 2);  // of --dtype fp32 only
+    on_cpu();
+    EXPECT_EQ(run(training("none", {{"dtype", "fp32"}})).status, 2);
+}
+
+}  // namespace
