@@ -132,8 +132,8 @@ $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 TOOLKIT  := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 GPU_ARCH ?= $(if $(wildcard /dev/nvidiactl),native,sm_80 sm_90)
 GENCODE   = $(if $(filter native,$(GPU_ARCH)),-arch=native,$(foreach a,$(GPU_ARCH:sm_%=%),-gencode arch=compute_$a,code=sm_$a) \
-            $(patsubst sm_%,-gencode arch=compute_%$(comma)code=compute_%,$(lastword $(GPU_ARCH))))
-comma    := ,
+            -gencode arch=$(LAST_PTX),code=$(LAST_PTX))
+LAST_PTX  = $(lastword $(GPU_ARCH:sm_%=compute_%))
 $(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
 	@$(if $(TOOLKIT),,echo "make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU"; exit 1)
 	@echo "compiling $< ($(GPU_ARCH))"
