@@ -25,24 +25,6 @@ std::string printable(const json& value) {
     return without_controls(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-// The time that a number takes to convert grows with the square of its digits.
-void check_numbers(const std::string& path, std::string_view text) {
-    constexpr int64_t max_digits = 1000;
-    int64_t digits = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < text.size(); i++) {
-        const char c = text[i];
-        if (c == '"')
-            in_string = !in_string;
-        else if (in_string && c == '\\')
-            i++;
-        digits = !in_string && c >= '0' && c <= '9' ? digits + 1 : 0;
-        if (digits > max_digits)
-            bad_input(path, "JSON", "a number of more than " + std::to_string(max_digits) + " digits", "a shorter one",
-                      "check which file this is");
-    }
-}
-
 // Goes over the text before anything is kept of it. (json::parse has a callback for this, but takes a time that grows
 // with the square of an array's objects then.)
 class StructureCheck : public nlohmann::json_sax<json> {
@@ -99,7 +81,6 @@ std::string json_text(const json& value) {
 }
 
 json parse_json_object(const std::string& path, std::string_view text) {
-    check_numbers(path, text);
     StructureCheck check(path);
     json::sax_parse(text.begin(), text.end(), &check);  // what is no JSON is left to parse() to tell
     json result;
