@@ -26,9 +26,9 @@ public:
     virtual void save_hugging_face(const std::string& directory) const = 0;
 };
 
-// `spec` is "byte", "gpt2" (merges from `data_directory`/vocab.bpe, here or beside the program), or a file or directory: a merges file
-// (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face or by Hugging Face.
-// Throws InputError.
+// `spec` is "byte", "gpt2" (merges from `data_directory`/vocab.bpe, here or beside the program), or a file or
+// directory: a merges file (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face
+// or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& data_directory = "data");
 
 // llm.c's tokenizer file (FORMATS: magic 20240328, version 2), what llm.c and `load_tokenizer` read.
