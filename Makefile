@@ -27,7 +27,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests layer_tests ladders fuzz format check-format check-cuda clean help
+.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz format check-format check-cuda check-gpu clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -66,6 +66,7 @@ train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA
 
 tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2 $(B)/train_gpt2cu_emulated
 ladders: $(LADDERS)
+objects: $(IO) $(LAYERS)
 layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
 
 format: ## bring the sources into the project's format
@@ -79,6 +80,9 @@ check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test t
 
 fuzz: $(B)/fuzz/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors
 	@FUZZER=$< scripts/fuzz.sh
+
+check-gpu: ## everything on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results; says what it skips
+	@scripts/gpu_check.sh
 
 clean: ## remove what was built; data/ and out/ stay
 	rm -rf build dev/build train_gpt2 train_gpt2cu test_gpt2

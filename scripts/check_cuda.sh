@@ -13,7 +13,7 @@ if [ ! -x "$nvcc" ]; then
 fi
 out=build/cuda
 mkdir -p $out
-flags=(-std=c++20 -O3 -I. -x cu -Werror all-warnings -Xptxas -v -Xcompiler -fopenmp,-Wall,-Wextra
+flags=(-std=c++20 -O3 -I. -x cu -Werror all-warnings -Xptxas -v -Xcompiler -fopenmp,-march=native,-Wall,-Wextra
     -diag-suppress 1675) # 1675: GCC's pragmas in the CPU's headers
 for arch in "${@:-sm_80 sm_90}"; do
     for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
@@ -43,6 +43,7 @@ report() { # log
          END { print "  " kernels " kernels, at most " most " registers"; exit bad || !kernels }' "$1"
 }
 
+check "what the model's test stands on" make objects
 for test in dev/test/cuda_*_test.cpp; do
     name=$(basename "$test" .cpp)
     [[ $name = cuda_broken* || $name = cuda_emulator* || $name = cuda_cublaslt* ]] && continue # of the emulator itself
@@ -50,7 +51,8 @@ for test in dev/test/cuda_*_test.cpp; do
     tr -d "'" <"$out/log" | c++filt >"$out/$name.log"
     check "$name: nothing in local memory" report "$out/$name.log"
     tail -n 1 "$out/log"
-    check "$name links" "$nvcc" "$out/$name.o" -lgtest_main -lgtest -lgomp -lcublasLt -o "$out/$name" || continue
+    check "$name links" "$nvcc" "$out/$name.o" build/native/io/*.o build/native/layers/*.o \
+        -lgtest_main -lgtest -lgomp -lpcre2-8 -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" "$out/$name"
     else
