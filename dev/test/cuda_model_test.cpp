@@ -33,7 +33,7 @@ TEST(CudaModel, BF16AgreesWithPyTorchToItsPrecision) {
     EXPECT_GT(check.passed, 90);
 }
 
-const GPT2Config tiny{.context = 9, .vocab = 31, .layers = 2, .heads = 2, .channels = 24};
+const GPT2Config tiny{.context = 9, .vocab = 31, .layers = 1, .heads = 2, .channels = 24};
 constexpr int64_t B = 2, T = 9;
 
 template <class T>
@@ -77,8 +77,8 @@ TYPED_TEST_SUITE(CudaModelOf, Types);
 TYPED_TEST(CudaModelOf, GraphsChangeNoBit) {
     Profile profile;
     Run<TypeParam> plain, replayed;
-    plain.model.set_profile(&profile);  // which is measured launch by launch
-    for (int64_t step = 1; step <= 4; ++step) {
+    plain.model.set_profile(&profile);           // which is measured launch by launch
+    for (int64_t step = 1; step <= 3; ++step) {  // as it comes, recorded, replayed
         const StepResult a = plain.step(step), b = replayed.step(step);
         EXPECT_EQ(a.loss, b.loss);
         EXPECT_EQ(a.grad_norm, b.grad_norm);
@@ -91,7 +91,7 @@ TYPED_TEST(CudaModelOf, GraphsChangeNoBit) {
 
 TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
     Run<TypeParam> whole, first, second;
-    for (int64_t step = 1; step <= 4; ++step) whole.step(step);
+    for (int64_t step = 1; step <= 3; ++step) whole.step(step);
     for (int64_t step = 1; step <= 2; ++step) first.step(step);
     const Model::HostState saved = first.model.download(), loaded = second.model.download();
     for (const auto& [from, to] :
@@ -100,7 +100,7 @@ TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
     second.model.rounding = Rounding{7, 2};
     second.model.upload();
     EXPECT_EQ(first.state(), second.state());
-    for (int64_t step = 3; step <= 4; ++step) second.step(step);
+    second.step(3);
     EXPECT_EQ(whole.state(), second.state());
 }
 

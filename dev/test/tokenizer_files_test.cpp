@@ -197,9 +197,9 @@ TEST_F(TokenizerFiles, BadHuggingFaceFilesAreRefused) {
     refused([](json& f) { f["model"]["merges"].push_back("x y"); }, "merge 3: found \"xy\"");
     refused([](json& f) { f["model"]["merges"].push_back("a b"); }, "merge 3: found \"ab\" again");
     refused([](json& f) { f["model"]["merges"] = {"ab c", "a b"}; }, "merge 1: found the part \"ab\"");
-    refused([](json& f) { f["model"]["vocab"]["ab"] = -1; }, "ab: found -1");
-    refused([](json& f) { f["model"]["vocab"]["ab"] = 1e300; }, "ab: found 1e+300");
-    refused([](json& f) { f["model"]["vocab"]["ab"] = 300; }, "ab: found 300");
+    refused([](json& f) { f["model"]["vocab"]["ab"] = -1; }, "token \"ab\": found -1");
+    refused([](json& f) { f["model"]["vocab"]["ab"] = 1e300; }, "token \"ab\": found 1e+300");
+    refused([](json& f) { f["model"]["vocab"]["ab"] = 300; }, "token \"ab\": found 300");
     refused([](json& f) { f["model"]["vocab"]["ab"] = 258; }, "token \"abc\": found id 258 again");
     refused([](json& f) { f["model"]["vocab"].erase("a"); }, "id: found 259");
     refused([](json& f) { f["model"]["vocab"].erase("a"), f["model"]["vocab"]["abcd"] = 98; },
