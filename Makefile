@@ -188,7 +188,8 @@ $(B)/fuzz/%.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "compiling $< (clang++)"
 	$(Q)clang++ -std=c++20 -O1 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) \
-		-fno-sanitize-recover=all -idirafter $(shell $(CXX) -print-file-name=include) -c $< -o $@
+		-fno-sanitize-recover=all -idirafter $(shell $(CXX) -print-file-name=include) \
+		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives the attribute arguments, which clang lacks
 
 $(B)/fuzz/readers: $(READERS:%.cpp=$(B)/fuzz/%.o) $(B)/fuzz/dev/fuzz/libfuzzer.o
 	$(Q)clang++ $(FUZZED:%-no-link,address,undefined=%,address,undefined) $^ $(LDLIBS) -lgomp -o $@
