@@ -1,49 +1,22 @@
 // Attention on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
 #include "layers/attention.cuh"
 
-#include "layer_check.h"
+#include "cuda_check.h"
 
 namespace {
 
-// A tensor of T on the device, and the same values in double for Reference. `offset`: off a vector's boundary.
+// With how far each element may be off.
 template <class T>
-struct Tensor {
-    Tensor(Cuda& device, const std::vector<double>& values, int64_t misaligned_by = 0)
-        : dev(device), offset(misaligned_by), exact(values), allowed(values.size()) {
-        std::vector<T> rounded(values.size() + static_cast<size_t>(offset));
-        for (size_t i = 0; i < values.size(); ++i) {
-            rounded[i + static_cast<size_t>(offset)] = T(static_cast<float>(values[i]));
-            exact[i] = static_cast<double>(static_cast<float>(rounded[i + static_cast<size_t>(offset)]));
-        }
-        memory = cuda_allocate<T>(static_cast<int64_t>(rounded.size()));
-        to_device(dev, memory.get(), rounded.data(), static_cast<int64_t>(rounded.size()));
-    }
-    T* on(Cuda&) { return memory.get() + offset; }
-    double* on(Reference<double>&) { return exact.data(); }
-    std::vector<float> values() const {
-        std::vector<float> x(exact.size());
-        to_host(dev, x.data(), memory.get() + offset, static_cast<int64_t>(x.size()));
-        return x;
-    }
-    // |Cuda - Reference| <= allowed for every element, so that NaN fails. A value stored as bf16 is off by half of the
-    // last of its 8 bits in addition.
+struct Tensor : CudaTensor<T> {
+    Tensor(Cuda& device, const std::vector<double>& values, bool misaligned = false)
+        : CudaTensor<T>(device, values, misaligned), allowed(values.size()) {}
     void expect_close(const char* name) const {
-        const std::vector<float> got = values();
-        for (size_t i = 0; i < got.size(); ++i) {
-            const double storage = std::is_same_v<T, bf16> ? std::abs(exact[i]) * 0x1p-8 : 0;
-            ASSERT_LE(std::abs(static_cast<double>(got[i]) - exact[i]), allowed[i] + storage)
-                << name << ": number " << i << " is " << got[i] << " instead of " << exact[i];
-        }
+        CudaTensor<T>::expect_close(name, [&](int64_t i) { return allowed[static_cast<size_t>(i)]; });
     }
-    double operator[](int64_t i) const { return exact[static_cast<size_t>(i)]; }
+    double operator[](int64_t i) const { return this->exact[static_cast<size_t>(i)]; }
 
-    Cuda& dev;
-    int64_t offset;
-    CudaBuffer<T> memory;
-    std::vector<double> exact, allowed;
+    std::vector<double> allowed;
 };
-
-std::vector<double> nans(int64_t n) { return std::vector<double>(static_cast<size_t>(n), nan64); }
 
 struct Shape {
     int64_t B, T, NH, hs;
@@ -52,10 +25,11 @@ struct Shape {
 
 template <class T>
 struct Layer {
-    explicit Layer(const Shape& shape, double size = 2, int64_t misaligned_by = 0) : s(shape), offset(misaligned_by) {
+    explicit Layer(const Shape& shape, double size = 2, bool off_a_boundary = false)
+        : s(shape), misaligned(off_a_boundary) {
         generator().seed(1234);
-        qkv = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * 3 * s.C(), size), offset);
-        dout = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * s.C()), offset);
+        qkv = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * 3 * s.C(), size), misaligned);
+        dout = std::make_unique<Tensor<T>>(cuda, uniform(s.B * s.T * s.C()), misaligned);
     }
     template <class Device>
     void forward(Device& dev) {
@@ -84,15 +58,15 @@ struct Layer {
     }
     void set(int64_t position, int64_t channel, double value) {  // of qkv (B*T,3C)
         qkv->exact[static_cast<size_t>(position * 3 * s.C() + channel)] = value;
-        qkv = std::make_unique<Tensor<T>>(cuda, qkv->exact, offset);
+        qkv = std::make_unique<Tensor<T>>(cuda, qkv->exact, misaligned);
     }
 
     Shape s;
-    int64_t offset;
+    bool misaligned;
     Cuda cuda{};
     Reference<double> reference{};
     std::unique_ptr<Tensor<T>> qkv, dout;
-    Tensor<T> out{cuda, nans(s.B*s.T*s.C()), offset}, dqkv{cuda, nans(s.B*s.T * 3 * s.C()), offset};
+    Tensor<T> out{cuda, nans(s.B*s.T*s.C()), misaligned}, dqkv{cuda, nans(s.B*s.T * 3 * s.C()), misaligned};
     Tensor<float> logsumexp{cuda, nans(s.B* s.NH* s.T)};
 };
 
@@ -152,16 +126,6 @@ void expect_agreement(Layer<T>& t) {
     t.out.expect_close("out");
     t.logsumexp.expect_close("logsumexp");
     t.dqkv.expect_close("dqkv");
-}
-
-// Runs a test for each order of the threads; on a GPU there is one.
-template <class Test>
-void in_every_order(const Test& test) {
-#ifdef __CUDACC__
-    test();
-#else
-    for (const uint64_t seed : {1, 2, 3}) emulator::seed = seed, test();
-#endif
 }
 
 template <class T>
@@ -273,7 +237,7 @@ TYPED_TEST(CudaAttention, TheSameBitsAtEveryRun) {
 
 TYPED_TEST(CudaAttention, OffAVectorsBoundary) {
     for (const int64_t hs : {64, 30}) {
-        Layer<TypeParam> t({1, 70, 2, hs}, 2, 1);
+        Layer<TypeParam> t({1, 70, 2, hs}, 2, true);
         expect_agreement(t);
     }
 }
