@@ -66,7 +66,6 @@ struct Model {
     virtual StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) = 0;
 
     // The same as forward_backward, and then where NaN or infinity first shows: "fch of layer 3", "the gradient of
-    // wte";
-    // "" where nowhere.
+    // wte"; "" where nowhere.
     virtual std::string find_nonfinite(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
 };

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <string_view>
 
 #include "layers/matmul.cuh"
 
 // FLOP/s of dense bf16 products with fp32 sums, from NVIDIA's data sheets; 0 where the chip is not in the table.
-// Products of floats take half as long again twice on tensor cores (TF32); without them they are measured.
 inline double data_sheet_flops(std::string_view name) {
     struct Chip {
         const char* name;

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "layers/cuda_common.cuh"
-#include "layers/step_status.h"
 
 // Pinned memory, which a GPU copies from by itself.
 template <class T>
@@ -68,7 +67,6 @@ struct CudaStep {
     CudaStream compute;
     std::optional<BatchFeed> feed;
     std::map<ReplayKey, Recording> recordings;
-    PinnedBuffer<StepStatus> status{1};
 };
 
 // The device for a model: its own stream, which graphs can be recorded from.
