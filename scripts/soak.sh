@@ -2,8 +2,9 @@
 # Trains for a time, evaluating, sampling and saving all the while, and says whether memory, file handles and speed stay
 # as they were after warm-up, which is the first fifth of it.
 #   scripts/soak.sh [SECONDS [OPTION…]]     an hour, the tiny model; the options are train_gpt2's
-# Ends with status 1 where memory grew by a MiB or more, or file handles grew. Speed also tells of the machine's other
-# work, so it is only reported.
+# Ends with status 1 where memory grew by a MiB or more, or file handles grew. Tokens per second also tell of the
+# machine's other work, processor seconds for a step hardly, where one thread runs (OMP_NUM_THREADS=1: more spin while
+# they wait); both are only reported.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,14 +25,17 @@ while [ $SECONDS -lt $end ]; do
         exit 1
     fi
     handles=("/proc/$pid/fd/"*)
-    echo "$((seconds - end + SECONDS)) $(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status") ${#handles[@]}" >>"$work/samples"
+    step=$(tail -qn 1 "$work/run/log.jsonl" 2>/dev/null | sed 's/.*"step":\([0-9]*\).*/\1/')
+    # utime and stime, after the name in parentheses
+    ticks=$(sed 's/.*) //' "/proc/$pid/stat" | awk '{ print $12 + $13 }')
+    echo "$((seconds - end + SECONDS)) $(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status") ${#handles[@]} $ticks ${step:-0}" >>"$work/samples"
 done
 kill -TERM $pid
 status=0
 wait $pid || status=$?
 
 python3 - "$work/samples" "$work/run/log.jsonl" "$seconds" "$status" <<'PYTHON'
-import json, statistics, sys
+import json, os, statistics, sys
 samples = [tuple(map(int, line.split())) for line in open(sys.argv[1])]
 seconds, status = int(sys.argv[3]), int(sys.argv[4])
 log = [json.loads(line) for line in open(sys.argv[2])]
@@ -44,11 +48,19 @@ def fifth(n, of):
 rss = [max(s[1] for s in fifth(n, samples)) for n in range(5)]
 handles = [max(s[2] for s in fifth(n, samples)) for n in range(5)]
 speed = [statistics.median(v for _, v in fifth(n, [(e["seconds"], e["tokens_per_second"]) for e in train])) for n in range(5)]
+
+def processor(part):  # seconds for a step, evaluations, samples and saves among them
+    (_, _, _, before, first), (_, _, _, after, last) = part[0], part[-1]
+    return (after - before) / os.sysconf("SC_CLK_TCK") / max(last - first, 1)
+
+steps = [processor(fifth(n, samples)) for n in range(5)]
 growth = max(rss[2:]) - rss[1]
 print(f"{seconds} s, {len(train)} steps, {len(log) - len(train)} evaluations, exit status {status}")
 print("most resident memory in each fifth, KiB:", *rss)
 print("most file handles in each fifth:", *handles)
 print("median tokens/s in each fifth:", *(f"{s:.0f}" for s in speed))
-print(f"after warm-up: memory {growth:+d} KiB, file handles {max(handles[2:]) - handles[1]:+d}, speed {speed[4] / speed[1] - 1:+.1%}")
+print("processor ms for a step in each fifth:", *(f"{1000 * s:.2f}" for s in steps))
+print(f"after warm-up: memory {growth:+d} KiB, file handles {max(handles[2:]) - handles[1]:+d}, "
+      f"tokens/s {speed[4] / speed[1] - 1:+.1%}, processor time for a step {steps[4] / steps[1] - 1:+.1%}")
 sys.exit(not (growth < 1024 and max(handles[2:]) <= handles[1] and status == 143))
 PYTHON
