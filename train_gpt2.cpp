@@ -266,6 +266,8 @@ private:
         log.emplace(options.out, step);
         if (step >= 0) history.add_file(options.out + "/log.jsonl");
         if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out, step);
+        for (const std::string& damage : {log->damage(), samples ? samples->damage() : ""})
+            if (!damage.empty()) complain(damage);
     }
 
     std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& start) const {

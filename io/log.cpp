@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "io/error.h"
@@ -53,45 +54,76 @@ Sample sample_from_line(std::string_view text) {
     return {json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()), line.at("text").get<std::string>()};
 }
 
-[[noreturn]] void not_an_entry(const std::string& path, int64_t line) {
-    bad_input(path, "line " + std::to_string(line), "what is no log entry", "a JSON object with step, split, loss, …",
-              "remove the line");
-}
-
-// Hands each line and what it says over. A last line that a break left unfinished is passed by.
+// Hands each line and what it says over; `damaged` gets the number of one that says nothing. A last line that a break
+// left unfinished is passed by.
 template <class Parse>
-void for_each_line(const std::string& path, Parse parse, const auto& take) {
+void for_each_line(const std::string& path, Parse parse, const auto& take, const auto& damaged) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     int64_t number = 1;
     for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1, number++) {
         const std::string_view line = text.substr(begin, end - begin);
-        decltype(parse(line)) entry;
+        std::optional<decltype(parse(line))> entry;
         try {
             entry = parse(line);
         } catch (const nlohmann::json::exception&) {
-            not_an_entry(path, number);
         } catch (const InputError&) {
-            not_an_entry(path, number);
         }
-        take(line, entry);
+        if (entry)
+            take(line, *entry);
+        else
+            damaged(number);
     }
 }
 
-// Drops the lines after `step`, and a torn last one.
 template <class Parse>
-void cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
-    if (step < 0 || !path_exists(path)) return;
+void for_each_line(const std::string& path, Parse parse, const auto& take) {
+    for_each_line(path, parse, take, [&](int64_t line) {
+        bad_input(path, "line " + std::to_string(line), "what is no log entry",
+                  "a JSON object with step, split, loss, …", "remove the line");
+    });
+}
+
+// Copies the file beside itself, under a name that is free, and writes it again as `text`.
+std::string set_aside(const std::string& path, const std::string& text) {
+    std::string copy = path + ".damaged";
+    for (int n = 2; path_exists(copy); n++) copy = path + ".damaged-" + std::to_string(n);
+    std::error_code error;
+    std::filesystem::copy_file(path, copy, error);
+    if (error) bad_input(copy, "keeping a damaged log", error.message(), "a file that can be written", "check --out");
+    write_file_atomically(path, text);
+    return copy;
+}
+
+// Drops the lines after `step`, and a torn last one. A checkpoint's training does not hang on its log: damaged lines
+// are left out, the file as it was is kept beside it, and one line that says so returned, "" where none are.
+template <class Parse>
+std::string cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
+    if (step < 0 || !path_exists(path)) return "";
     uintmax_t kept = 0, read = 0;
-    for_each_line(path, parse, [&](std::string_view line, const auto& entry) {
+    int64_t damaged = 0, first = 0;
+    const auto take = [&](std::string_view line, const auto& entry) {
         read += line.size() + 1;
         if (step_of(entry) <= step) kept = read;
+    };
+    for_each_line(path, parse, take, [&](int64_t line) {
+        if (damaged++ == 0) first = line;
     });
+    if (damaged > 0) {
+        std::string good;
+        for_each_line(
+            path, parse, [&](std::string_view line, const auto&) { good.append(line) += '\n'; }, [](int64_t) {});
+        const std::string copy = set_aside(path, good.substr(0, kept));
+        return path + ": line " + std::to_string(first) +
+               (damaged > 1 ? " and " + std::to_string(damaged - 1) + " more" : "") +
+               ": found what is no log entry; the other lines are kept, and the file as it was is " + copy;
+    }
     std::error_code error;
     std::filesystem::resize_file(path, kept, error);
     if (error)
         bad_input(path, "cutting at the checkpoint's step", error.message(), "a file that can be written",
                   "check --out");
+    return "";
 }
 
 LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double weight_of_b) {
@@ -105,9 +137,8 @@ LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double w
 }  // namespace
 
 Log::Log(const std::string& out, int64_t resume_step)
-    : file_((cut(out + "/log.jsonl", resume_step, from_line, [](const LogEntry& e) { return e.step; }),
-             out + "/log.jsonl"),
-            resume_step < 0) {}
+    : damage_(cut(out + "/log.jsonl", resume_step, from_line, [](const LogEntry& e) { return e.step; })),
+      file_(out + "/log.jsonl", resume_step < 0) {}
 
 void Log::write(const LogEntry& entry) { file_.append(to_line(entry)); }
 
@@ -148,9 +179,8 @@ std::vector<LogEntry> LogHistory::entries() const {
 }
 
 SampleLog::SampleLog(const std::string& out, int64_t resume_step)
-    : file_((cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; }),
-             out + "/samples.jsonl"),
-            resume_step < 0) {}
+    : damage_(cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; })),
+      file_(out + "/samples.jsonl", resume_step < 0) {}
 
 void SampleLog::write(const Sample& sample) { file_.append(to_line(sample)); }
 

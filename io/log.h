@@ -20,13 +20,16 @@ struct LogEntry {
 class Log {
 public:
     // Opens OUT/log.jsonl. A new run (`resume_step` < 0) must find none; a resumed one drops lines after `resume_step`,
-    // and a torn last line (written atomically: temporary name, rename). Throws InputError.
+    // and a torn last line. Throws InputError.
     Log(const std::string& out, int64_t resume_step);
     void write(const LogEntry& entry);
     void sync() { file_.sync(); }
     const std::string& trouble() const { return file_.trouble(); }
+    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
+    const std::string& damage() const { return damage_; }
 
 private:
+    std::string damage_;
     LineFile file_;
 };
 
@@ -56,8 +59,11 @@ public:
     void write(const Sample& sample);
     void sync() { file_.sync(); }
     const std::string& trouble() const { return file_.trouble(); }
+    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
+    const std::string& damage() const { return damage_; }
 
 private:
+    std::string damage_;
     LineFile file_;
 };
 

@@ -111,10 +111,27 @@ TEST_F(LogTest, ATornLastLineIsPassedByOtherDamageIsNamed) {
           "{\"step\":1,\"split\":\"train\",\"loss\":1,\"seconds\":1}", "\xff\xfe"}) {
         set_contents(line1 + bad + "\n" + line1);
         EXPECT_NE(error_of([&] { read_log(path); }).find("log.jsonl: line 2: "), std::string::npos) << bad;
-        EXPECT_NE(error_of([&] { Log(out, 1); }).find("line 2"), std::string::npos) << bad;
-        EXPECT_EQ(contents(), line1 + bad + "\n" + line1);
     }
     EXPECT_NE(error_of([&] { read_log(out + "/absent"); }).find("absent: open"), std::string::npos);
+}
+
+// A log is only a record: a run whose checkpoint is whole goes on, and nothing of the damaged file is lost.
+TEST_F(LogTest, ResumeLeavesDamagedLinesOutAndKeepsTheFileBeside) {
+    std::string line2 = line1;
+    line2.replace(8, 1, "2");
+    const std::string damaged = line1 + "\xff\n" + val1 + "{}\n" + line2 + line1.substr(0, 9);
+    for (const std::string copy : {"log.jsonl.damaged", "log.jsonl.damaged-2"}) {  // one does not overwrite another
+        set_contents(damaged);
+        {
+            Log log(out, 1);
+            EXPECT_NE(log.damage().find("log.jsonl: line 2 and 1 more: "), std::string::npos) << log.damage();
+            EXPECT_TRUE(log.damage().ends_with(at(copy))) << log.damage();
+            log.write({.step = 2, .split = "val", .loss = 1, .seconds = 2});
+        }
+        EXPECT_EQ(contents(), line1 + val1 + R"({"step":2,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
+        EXPECT_EQ(read_bytes(at(copy)), damaged);
+    }
+    EXPECT_EQ(Log(out, 2).damage(), "");
 }
 
 // What a full disc keeps out goes into the file once there is room, and no line is torn.

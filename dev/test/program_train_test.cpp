@@ -167,6 +167,22 @@ TEST_F(Train, ResumesAfterBeingKilled) {
     for (const std::string& name : listing(at("killed"))) EXPECT_FALSE(name.ends_with(".tmp")) << name;
 }
 
+TEST_F(Train, ResumesWithADamagedLogAndSaysSo) {
+    train("whole", {{"schedule", "constant"}, {"warmup", "0"}, {"steps", "9"}});
+    train("damaged", {{"schedule", "constant"}, {"warmup", "0"}});
+    const std::string path = at("damaged/log.jsonl"), log = read_bytes(path);
+    std::string bad = log;
+    bad[log.find('\n') + 3] ^= 0x40;  // in line 2, which is step 1
+    write_bytes(path, bad);
+    const Result result = run({"train", "--resume", "--out", at("damaged"), "--steps", "9"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.err.find("log.jsonl: line 2: "), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find('\n') + 1, result.err.size()) << result.err;
+    EXPECT_EQ(read_bytes(path + ".damaged"), bad);
+    EXPECT_EQ(steps_of("damaged", "train"), (std::vector<int64_t>{2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_TRUE(read_bytes(at("whole/latest/model.safetensors")) == read_bytes(at("damaged/latest/model.safetensors")));
+}
+
 TEST_F(Train, ResumeGoesFurtherWithMoreSteps) {
     train("run", {{"schedule", "constant"}, {"warmup", "0"}});
     train("whole", {{"schedule", "constant"}, {"warmup", "0"}, {"steps", "9"}});
