@@ -145,6 +145,25 @@ TEST_F(Tools, InfoKnowsEveryFileOfARun) {
     expect_done({"info", at("run/latest/config.json")});
 }
 
+// For scripts: the exit status tells.
+TEST_F(Tools, InfoVerifyEndsWithStatus1WhereACheckpointIsDamaged) {
+    for (const std::string file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"}) {
+        const std::string path = at("run/latest/" + file), good = read_bytes(path);
+        std::string damaged = good;
+        damaged[damaged.size() / 2] ^= 1;
+        write_bytes(path, damaged);
+        for (const char* named : {"run", "run/latest"}) {
+            const Result result = run({"info", at(named), "--verify"});
+            EXPECT_EQ(result.status, 1) << named << ", " << file << ": " << result.err;
+            const size_t line = result.out.find("\"" + file + "\" "), end = result.out.find('\n', line);
+            ASSERT_NE(line, std::string::npos) << result.out;
+            EXPECT_NE(result.out.substr(line, end - line).find("DAMAGED"), std::string::npos) << result.out;
+        }
+        write_bytes(path, good);
+    }
+    expect_done({"info", at("run"), "--verify"});  // it was the damage
+}
+
 TEST_F(Tools, ReadingChangesNothing) {
     generate({{"tokens", "1"}});
     eval(at("run"), text);
