@@ -1,5 +1,6 @@
 #include "io/hugging_face.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -49,14 +50,10 @@ GPT2Config parse_config(const std::string& directory) {
     };
     for (const auto& [key, accepted] : required) {
         const auto it = root.find(key);
-        bool fits = it == root.end();
+        if (it == root.end() || std::find(accepted.begin(), accepted.end(), *it) != accepted.end()) continue;
         std::string names;
-        for (const json& value : accepted) {
-            fits = fits || *it == value;
-            if (!names.empty()) names += " or ";
-            names += json_text(value);
-        }
-        if (!fits) bad_input(path, key, json_text(*it), names, "use a model of GPT-2's own architecture");
+        for (const json& value : accepted) names += (names.empty() ? "" : " or ") + json_text(value);
+        bad_input(path, key, json_text(*it), names, "use a model of GPT-2's own architecture");
     }
     const json epsilon = root.value("layer_norm_epsilon", json(1e-5));
     if (!epsilon.is_number() || !(std::abs(epsilon.get<double>() - 1e-5) < 1e-12))

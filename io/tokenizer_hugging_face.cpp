@@ -56,7 +56,10 @@ std::vector<std::string> read_tokens(const std::string& path, const json& vocab,
         contents.insert(content);
     }
     for (const auto& [name, value] : vocab.items()) {
-        const int64_t id = json_integer(path, "token " + one_line(name), &value, 0, std::ssize(tokens) - 1);
+        // Naming the token for a message takes longer than all else here.
+        const bool fits = value.is_number_unsigned() && value.get<uint64_t>() < tokens.size();
+        const int64_t id = fits ? value.get<int64_t>()
+                                : json_integer(path, "token " + one_line(name), &value, 0, std::ssize(tokens) - 1);
         const auto bytes = from_symbols(name);
         const bool placed =
             !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && contents.contains(name)));
