@@ -157,12 +157,17 @@ public:
 
     StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) override {
         if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
-        decide(dev, status.get(), gradients.get(), table.size, limits);
-        if (may_apply(dev, status.get())) apply_update(optimizer, step);
         if (rounding) rounding->step = step;
-        round_parameters();
-        for (const Parameter& p : table.rows)
-            if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+        const bool muon = optimizer.muon.has_value();
+        const auto settings = settings_for(dev, {optimizer, limits, rounding, step});
+        // A recording beside the batches', the last of which does not know that it is the last.
+        replay(dev, {0, 0, muon, rounding.has_value()}, [&] {
+            decide(dev, status.get(), gradients.get(), table.size, settings.limits);
+            if (may_apply(dev, status.get())) apply_update(settings, muon);
+            round_parameters(settings);
+            for (const Parameter& p : table.rows)
+                if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+        });
         accumulate = false;
         return step_result(take(dev, status.get()));
     }
@@ -183,7 +188,7 @@ public:
             to_device(dev, m.get(), host_m);
             to_device(dev, v.get(), host_v);
         }
-        round_parameters();
+        round_parameters(settings_for(dev, {.rounding = rounding}));
         if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
@@ -205,10 +210,11 @@ private:
             return parameters.get();
     }
 
-    void round_parameters() {
+    template <class Settings>
+    void round_parameters(const Settings& settings) {
         if constexpr (mixed) {
             if (rounding)
-                round_stochastically(dev, parameters.get(), master.get(), table.size, rounding->seed, rounding->step);
+                round_stochastically(dev, parameters.get(), master.get(), table.size, settings.rounding);
             else
                 convert(dev, parameters.get(), master.get(), table.size);
         }
@@ -218,22 +224,21 @@ private:
         return reinterpret_cast<wide*>(activations.get() + t.at(copy));
     }
 
-    void apply_update(const Optimizer& optimizer, int64_t step) {
+    template <class Settings>
+    void apply_update(const Settings& settings, bool muon) {
         const auto scale = grad_scale<wide>(dev, status.get());
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
-            if (optimizer.muon && p.per_layer && p.shape.size() == 2) {
+            if (muon && p.per_layer && p.shape.size() == 2) {
                 for (int64_t l = 0; l < p.copies; ++l)
                     matrices.push_back(
                         {weights() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});
                 continue;
             }
-            AdamW adamw = optimizer.adamw;
-            if (!p.decay()) adamw.weight_decay = 0;
             adamw_update(dev, weights() + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
-                         p.copies * p.stride, adamw, scale, step);
+                         p.copies * p.stride, settings.adamw(p.decay()), scale);
         }
-        muon_update(dev, matrices, optimizer.muon.value_or(Muon{}), scale);
+        muon_update(dev, matrices, settings.muon, scale);
     }
 
     static constexpr const scalar* no_residual = nullptr;

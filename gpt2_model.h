@@ -5,22 +5,8 @@
 #include <optional>
 
 #include "gpt2_tensors.h"
-#include "layers/adamw.h"
-#include "layers/muon.h"
 #include "layers/profile.h"
-#include "layers/step_status.h"
-
-struct Optimizer {
-    AdamW adamw{};
-    std::optional<Muon> muon{};
-};
-
-// How a device that stores parameters in bf16 rounds them from fp32: by random numbers of their own for each seed, step
-// and place.
-struct Rounding {
-    uint64_t seed;
-    int64_t step;  // updates done
-};
+#include "layers/step_settings.h"
 
 struct Model {
     explicit Model(const GPT2Config& c) : config(c), table(c) {}

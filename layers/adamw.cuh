@@ -5,14 +5,26 @@
 #include "layers/cuda_common.cuh"
 #include "layers/step_status.h"
 
-struct AdamWFactors {  // what is the same for all parameters of a call
+struct alignas(16) AdamWFactors {  // what is the same for all parameters of a call
     float lr, beta1, beta2, eps, keep, correction1, correction2;
 };
+// step counts from 1.
+inline AdamWFactors adamw_factors(const AdamW& o, int64_t step) {
+    return {static_cast<float>(o.lr),
+            static_cast<float>(o.beta1),
+            static_cast<float>(o.beta2),
+            static_cast<float>(o.eps),
+            static_cast<float>(1 - o.lr * o.weight_decay),
+            static_cast<float>(1 - std::pow(o.beta1, step)),
+            static_cast<float>(1 - std::pow(o.beta2, step))};
+}
 
 template <int V>
 __global__ void __launch_bounds__(elements_block)
     adamw_kernel(float* __restrict__ param, const float* __restrict__ grad, float* __restrict__ m,
-                 float* __restrict__ v, int64_t n, AdamWFactors o, const StepStatus* __restrict__ status) {
+                 float* __restrict__ v, int64_t n, const AdamWFactors* __restrict__ factors,
+                 const StepStatus* __restrict__ status) {
+    const AdamWFactors o = *factors;
     if (!status->apply) return;
     const float grad_scale = static_cast<float>(status->grad_scale);
     each_element<V>(n, [&]<int W>(int64_t i) {
@@ -33,20 +45,13 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// For each of n parameters, with gradient g = status->grad_scale * grad; nothing where status->apply is 0:
+// For each of n parameters, with gradient g = status->grad_scale * grad; nothing where status->apply is 0. factors,
+// made of AdamW's settings and step, and status are in device memory:
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²
 //   param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
-// step counts from 1.
-inline void adamw_update(Cuda& dev, float* param, const float* grad, float* m, float* v, int64_t n, const AdamW& o,
-                         const StepStatus* status, int64_t step) {
+inline void adamw_update(Cuda& dev, float* param, const float* grad, float* m, float* v, int64_t n,
+                         const AdamWFactors* factors, const StepStatus* status) {
     const Timed timed(dev, "adamw_update", 0, 28 * product(n));
-    const AdamWFactors factors{static_cast<float>(o.lr),
-                               static_cast<float>(o.beta1),
-                               static_cast<float>(o.beta2),
-                               static_cast<float>(o.eps),
-                               static_cast<float>(1 - o.lr * o.weight_decay),
-                               static_cast<float>(1 - std::pow(o.beta1, step)),
-                               static_cast<float>(1 - std::pow(o.beta2, step))};
     launch_elements<float>(
         n,
         [&]<int V>(unsigned blocks) {

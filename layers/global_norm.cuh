@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(norm_threads)
 
 // One block. NaN compares false: it is never applied.
 static __global__ void __launch_bounds__(norm_threads)
-    decide_kernel(StepStatus* s, const double* __restrict__ partial, int blocks, StepLimits limits) {
+    decide_kernel(StepStatus* s, const double* __restrict__ partial, int blocks,
+                  const StepLimits* __restrict__ limits) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < blocks; i += norm_threads) sum += partial[i];
     sum = block_sum(sum);
@@ -59,8 +60,8 @@ static __global__ void __launch_bounds__(norm_threads)
     const double norm = sqrt(sum);
     s->squared_norm = sum;
     // clip_scale of layers/global_norm.h; a norm that is not finite is not applied
-    s->grad_scale = limits.clip > 0 ? fmin(1.0, limits.clip / (norm + 1e-6)) : 1;
-    s->apply = s->loss <= limits.loss && norm <= limits.norm;
+    s->grad_scale = limits->clip > 0 ? fmin(1.0, limits->clip / (norm + 1e-6)) : 1;
+    s->apply = s->loss <= limits->loss && norm <= limits->norm;
 }
 
 // s->loss += scale * sum of losses (n)
@@ -69,8 +70,9 @@ inline void add_loss(Cuda& dev, StepStatus* s, const float* losses, int64_t n, d
     LAUNCH(add_loss_kernel, 1, norm_threads, 0, dev.stream, s, losses, n, scale);
 }
 
-// s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss
-inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const StepLimits& limits) {
+// s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss; limits, in device memory too, say what is
+// applied
+inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const StepLimits* limits) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
     constexpr int64_t share = 16 * norm_threads;  // at least, of a block
     const int blocks = static_cast<int>(std::clamp<int64_t>(n / share, 1, most_norm_blocks));

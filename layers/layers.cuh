@@ -12,3 +12,4 @@
 #include "layers/muon.cuh"
 #include "layers/rounding.cuh"
 #include "layers/step.cuh"
+#include "layers/step_settings.cuh"

@@ -6,19 +6,26 @@
 #include "layers/global_norm.cuh"
 #include "layers/muon.h"
 
+struct MuonFactors {  // what is the same for all matrices of a call
+    double lr;
+    float keep, take, shrink;  // momentum, gradient, param
+};
+inline MuonFactors muon_factors(const Muon& o) {
+    return {o.lr, static_cast<float>(o.momentum), static_cast<float>(1 - o.momentum),
+            static_cast<float>(1 - o.lr * o.weight_decay)};
+}
+
 namespace muon {
 
-struct Factors {  // of momentum and gradient
-    float keep, take;
-};
 constexpr int most_blocks = 256;
 
 // momentum (n) = keep momentum + take g,  g = grad_scale * grad; partial (blocks): each block's share of |U|².
 template <int V>
 __global__ void __launch_bounds__(norm_threads)
     momentum_kernel(double* __restrict__ partial, float* __restrict__ momentum, const float* __restrict__ grad,
-                    int64_t n, Factors f, const StepStatus* __restrict__ status) {
+                    int64_t n, const MuonFactors* __restrict__ factors, const StepStatus* __restrict__ status) {
     if (!status->apply) return;
+    const MuonFactors f = *factors;
     const float scale = static_cast<float>(status->grad_scale);
     double squares = 0;
     const auto update = [&]<int W>(int64_t i) {
@@ -57,7 +64,9 @@ static __global__ void __launch_bounds__(norm_threads)
 template <int V, class T>
 __global__ void __launch_bounds__(elements_block)
     direction_kernel(T* __restrict__ x, const float* __restrict__ momentum, const float* __restrict__ grad, int64_t n,
-                     Factors f, const float* __restrict__ inverse, const StepStatus* __restrict__ status) {
+                     const MuonFactors* __restrict__ factors, const float* __restrict__ inverse,
+                     const StepStatus* __restrict__ status) {
+    const MuonFactors f = *factors;
     const float scale = static_cast<float>(status->grad_scale), r = *inverse;
     each_element<V>(n, [&]<int W>(int64_t i) {
         float g[W], m[W];
@@ -68,12 +77,13 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// param (n) = param shrink - rate x, if the step is applied
+// param (n) = param shrink - lr stretch x, if the step is applied
 template <int V, class T>
 __global__ void __launch_bounds__(elements_block)
-    step_kernel(float* __restrict__ param, const T* __restrict__ x, int64_t n, float shrink, float rate,
-                const StepStatus* __restrict__ status) {
+    step_kernel(float* __restrict__ param, const T* __restrict__ x, int64_t n, double stretch,
+                const MuonFactors* __restrict__ factors, const StepStatus* __restrict__ status) {
     if (!status->apply) return;
+    const float shrink = factors->shrink, rate = static_cast<float>(factors->lr * stretch);
     each_element<V>(n, [&]<int W>(int64_t i) {
         float p[W], d[W];
         load<W>(p, param + i);
@@ -85,10 +95,9 @@ __global__ void __launch_bounds__(elements_block)
 
 // T is what the steps' matrices are stored in.
 template <class T>
-void update(Cuda& dev, const MuonMatrix<float>& w, const Muon& o, const StepStatus* status) {
+void update(Cuda& dev, const MuonMatrix<float>& w, const MuonFactors* f, const StepStatus* status) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
-    const Factors factors{static_cast<float>(o.momentum), static_cast<float>(1 - o.momentum)};
 
     const int blocks = static_cast<int>(std::clamp<int64_t>(size / (16 * norm_threads), 1, most_blocks));
     // matrices begin at multiples of 16 bytes
@@ -106,15 +115,14 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const Muon& o, const StepStat
 
     if (can_pack<float>(packed<float>, w.momentum, w.grad))
         LAUNCH(momentum_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size,
-               factors, status);
+               f, status);
     else
-        LAUNCH(momentum_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size, factors,
-               status);
+        LAUNCH(momentum_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size, f, status);
     LAUNCH(inverse_norm_kernel, 1, norm_threads, 0, dev.stream, inverse, partial, blocks, status);
     launch_elements<T>(
         size,
         [&]<int V>(unsigned grid) {
-            LAUNCH((direction_kernel<V, T>), grid, elements_block, 0, dev.stream, x, w.momentum, w.grad, size, factors,
+            LAUNCH((direction_kernel<V, T>), grid, elements_block, 0, dev.stream, x, w.momentum, w.grad, size, f,
                    inverse, status);
         },
         x, w.momentum, w.grad);
@@ -150,19 +158,19 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const Muon& o, const StepStat
     launch_elements<T>(
         size,
         [&]<int V>(unsigned grid) {
-            LAUNCH((step_kernel<V, T>), grid, elements_block, 0, dev.stream, w.param, x, size,
-                   static_cast<float>(1 - o.lr * o.weight_decay), static_cast<float>(step_size(o, w.rows, w.cols)),
-                   status);
+            LAUNCH((step_kernel<V, T>), grid, elements_block, 0, dev.stream, w.param, x, size, stretch(w.rows, w.cols),
+                   f, status);
         },
         w.param, x);
 }
 
 }  // namespace muon
 
-// For each matrix, with gradient g = status->grad_scale * grad; nothing where status->apply is 0:
+// For each matrix, with gradient g = status->grad_scale * grad; nothing where status->apply is 0. f and status are in
+// device memory:
 //   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
 //   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
-inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o,
+inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const MuonFactors* f,
                         const StepStatus* status) {
     double flops = 0;  // a step: the Gram matrix, its square, the product with X
     for (const auto& w : matrices) {
@@ -171,5 +179,5 @@ inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrice
     }
     const Timed timed(dev, "muon_update", flops, 0);
     for (const auto& w : matrices)
-        dev.bf16_products ? muon::update<bf16>(dev, w, o, status) : muon::update<float>(dev, w, o, status);
+        dev.bf16_products ? muon::update<bf16>(dev, w, f, status) : muon::update<float>(dev, w, f, status);
 }

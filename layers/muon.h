@@ -26,9 +26,10 @@ constexpr double c1 = 3.4445, c3 = -4.7750, c5 = 2.0315;
 constexpr int steps = 5;
 constexpr double smallest_norm = 1e-7;
 
-inline double step_size(const Muon& o, int64_t rows, int64_t cols) {
-    return o.lr * std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
+inline double stretch(int64_t rows, int64_t cols) {
+    return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
 }
+inline double step_size(const Muon& o, int64_t rows, int64_t cols) { return o.lr * stretch(rows, cols); }
 
 }  // namespace muon
 

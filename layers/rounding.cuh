@@ -4,6 +4,7 @@
 #include <array>
 
 #include "layers/cuda_common.cuh"
+#include "layers/step_settings.h"
 
 // Philox4x32-10 (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): 128 random bits
 // that are a function of counter and key alone.
@@ -35,14 +36,14 @@ __device__ __forceinline__ bf16 round_by(float x, unsigned random16) {
 // A thread rounds 8 values by one Philox: value i takes 16 bits of that of i / 8.
 template <bool PACKED>
 __global__ void __launch_bounds__(elements_block)
-    round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n, uint64_t seed,
-                                uint64_t step) {
+    round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
+                                const Rounding* __restrict__ rounding) {
     const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
     if (first >= n) return;
-    const uint64_t index = static_cast<uint64_t>(first / 8);
+    const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(rounding->step);
     const Philox random = philox({{static_cast<unsigned>(index), static_cast<unsigned>(index >> 32),
                                    static_cast<unsigned>(step), static_cast<unsigned>(step >> 32)}},
-                                 seed);
+                                 rounding->seed);
     const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
     if (PACKED && first + 8 <= n) {
         float x[8];
@@ -58,16 +59,15 @@ __global__ void __launch_bounds__(elements_block)
 }
 
 // out (n) = in (n), rounded to one of its two neighbours in bf16, each with the probability of the other's distance.
-// The same bits for the same seed, step and index.
-inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, uint64_t seed, int64_t step) {
+// The same bits for the same rounding->seed, rounding->step and index; rounding is in device memory.
+inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const Rounding* rounding) {
     const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
     if (n == 0) return;
     const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
-    const auto key = static_cast<uint64_t>(step);
     if (can_pack<bf16>(8, out, in))
-        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, seed, key);
+        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, rounding);
     else
-        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, seed, key);
+        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, rounding);
 }
 
 template <int V, class Out, class In>

@@ -1,5 +1,5 @@
 // What a training step needs of the Cuda device beside the layers: a stream, batches that arrive while the GPU still
-// computes, the forward and backward as one graph, and the state's way to the host and back.
+// computes, launches recorded as graphs, and the state's way to the host and back.
 #pragma once
 
 #include <cstring>
@@ -52,7 +52,7 @@ struct BatchFeed {
     explicit BatchFeed(int64_t n) : capacity(n), tokens(cuda_allocate<int32_t>(2 * n)), first(2 * n), second(2 * n) {}
 };
 
-// One forward and backward. No graph: it has run once, so that all memory that it needs is there.
+// Launches under one key. No graph: they have run once, so that all memory that they need is there.
 struct Recording {
     int64_t scratch_age;  // of the memory whose addresses the graph holds
     cudaGraphExec_t graph = nullptr;
@@ -66,6 +66,7 @@ struct Recording {
 struct CudaStep {
     CudaStream compute;
     std::optional<BatchFeed> feed;
+    std::shared_ptr<struct SettingsFeed> settings;  // of updates (layers/step_settings.cuh)
     std::map<ReplayKey, Recording> recordings;
 };
 

@@ -81,6 +81,9 @@ void climb(Ladder& ladder) {
     const auto status = cuda_allocate<StepStatus>(1);
     const StepStatus apply{0, 0, 1, 1};
     to_device(dev, status.get(), &apply, 1);
+    const auto factors = cuda_allocate<AdamWFactors>(1);
+    const AdamWFactors at_step = adamw_factors(o, step);
+    to_device(dev, factors.get(), &at_step, 1);
     ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](auto& d) {
         const typename std::remove_reference_t<decltype(d)>::scalar grad_scale = 1;
         adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, o, grad_scale, step);
@@ -95,7 +98,7 @@ void climb(Ladder& ladder) {
     ladder.rung("vectors", "16 bytes in one access", [&] {
         LAUNCH(vectors, static_cast<unsigned>((n / 4 + n % 4 + 255) / 256), 256, 0, dev.stream, p, g, m1, m2, n, f);
     });
-    ladder.rung("production", "scale and decision from device memory: layers/adamw.cuh",
-                [&] { adamw_update(dev, p, g, m1, m2, n, o, status.get(), step); });
+    ladder.rung("production", "scale, decision and settings from device memory: layers/adamw.cuh",
+                [&] { adamw_update(dev, p, g, m1, m2, n, factors.get(), status.get()); });
     ladder.run();
 }

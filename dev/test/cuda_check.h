@@ -49,6 +49,14 @@ struct CudaTensor {
     std::vector<double> exact;
 };
 
+// x in device memory
+template <class T>
+CudaBuffer<T> copied(Cuda& dev, const T& x) {
+    auto memory = cuda_allocate<T>(1);
+    to_device(dev, memory.get(), &x, 1);
+    return memory;
+}
+
 inline std::vector<double> nans(int64_t n) { return std::vector<double>(static_cast<size_t>(n), nan64); }
 
 // Runs a test for each order of the threads; on a GPU there is one.

@@ -2,6 +2,7 @@
 // nothing waits for late or at random moments, so that a wait that is missing gives wrong numbers.
 #include "cuda_check.h"
 #include "layers/global_norm.cuh"
+#include "layers/step_settings.cuh"
 
 namespace {
 
@@ -215,10 +216,11 @@ TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
     dev.stream = stream;
     CudaTensor<float> x(dev, uniform(9001));
     const auto s = allocate<StepStatus>(dev, 1);
+    const auto limits = copied(dev, StepLimits{.clip = 1});
     const auto layer = [&] {
         zero(dev, s.get(), 1);
         add_loss(dev, s.get(), x.on(dev), 9001, 0.25);
-        decide(dev, s.get(), x.on(dev), 9001, {.clip = 1});
+        decide(dev, s.get(), x.on(dev), 9001, limits.get());
     };
     layer();
     const StepStatus direct = to_host(dev, s.get(), 1)[0];
@@ -230,6 +232,21 @@ TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
     EXPECT_EQ(replayed.squared_norm, direct.squared_norm);
     EXPECT_EQ(replayed.grad_scale, direct.grad_scale);
     EXPECT_EQ(replayed.apply, 1);
+}
+
+__global__ void add_clip(double* sum, const StepLimits* limits) { *sum += limits->clip; }
+
+// The host, far ahead of the device, does not overwrite what a step before is still to read.
+TEST(CudaGraphs, EachReplayReadsItsOwnStepsSettings) {
+    in_every_order([] {
+        Cuda dev = cuda_for_training();
+        const auto sum = allocate<double>(dev, 1);
+        for (int step = 1; step <= 6; ++step) {
+            const CudaLayerSettings settings = settings_for(dev, {.limits = {.clip = std::pow(10, step)}});
+            replay(dev, {}, [&] { LAUNCH(add_clip, 1, 1, 0, dev.stream, sum.get(), settings.limits); });
+        }
+        EXPECT_EQ(to_host(dev, sum.get(), 1)[0], 1111110);
+    });
 }
 
 // What allocates or waits cannot be part of a graph: an error at once, and the capture is lost.

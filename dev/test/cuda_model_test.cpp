@@ -37,25 +37,26 @@ const GPT2Config tiny{.context = 9, .vocab = 31, .layers = 1, .heads = 2, .chann
 constexpr int64_t B = 2, T = 9;
 
 template <class T>
-struct Run {
+struct SmallRun {
     GPT2<Cuda, T> model{cuda_for_training(), tiny, B, ::T, Keep::training};
-    Run() {
+    SmallRun() {
         model.rounding = Rounding{7, 0};
         initialize_parameters(tiny, model.table, 3, model.download().parameters);
         model.upload();
     }
-    // Two batches and an update.
-    StepResult step(int64_t step, const StepLimits& limits = {.clip = 1}) {
+    // Two batches and an update; the learning rate changes with each.
+    StepResult step(int64_t step, const StepLimits& limits = {.clip = 1}, bool muon = true, double loss_scale = 1) {
         for (int64_t batch : {0, 1}) {
             std::vector<int32_t> x, y;
             for (int64_t i = 0; i < B * ::T; ++i) {
                 x.push_back(static_cast<int32_t>((i * 7 + step * 5 + batch) % tiny.vocab));
                 y.push_back(static_cast<int32_t>((i * 11 + step + batch) % tiny.vocab));
             }
-            model.forward_backward(x.data(), y.data(), B, ::T, 1.0 / static_cast<double>(2 * B * ::T));
+            model.forward_backward(x.data(), y.data(), B, ::T, loss_scale / static_cast<double>(2 * B * ::T));
         }
-        Optimizer optimizer{.adamw = {.lr = 1e-2, .weight_decay = 0.1}};
-        if (step % 2) optimizer.muon = Muon{};
+        const double rate = 1 / static_cast<double>(step);
+        Optimizer optimizer{.adamw = {.lr = 1e-2 * rate, .weight_decay = 0.1}};
+        if (muon) optimizer.muon = Muon{.lr = 2e-2 * rate, .weight_decay = 0.1};
         return model.update(optimizer, limits, step);
     }
     std::vector<float> state() {
@@ -75,22 +76,46 @@ using Types = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(CudaModelOf, Types);
 
 TYPED_TEST(CudaModelOf, GraphsChangeNoBit) {
-    Profile profile;
-    Run<TypeParam> plain, replayed;
-    plain.model.set_profile(&profile);           // which is measured launch by launch
-    for (int64_t step = 1; step <= 3; ++step) {  // as it comes, recorded, replayed
-        const StepResult a = plain.step(step), b = replayed.step(step);
-        EXPECT_EQ(a.loss, b.loss);
-        EXPECT_EQ(a.grad_norm, b.grad_norm);
-        EXPECT_TRUE(a.applied && std::isfinite(a.loss) && a.grad_norm > 0);
+    for (const bool muon : {false, true}) {
+        Profile profile;
+        SmallRun<TypeParam> plain, replayed;
+        plain.model.set_profile(&profile);           // which is measured launch by launch
+        for (int64_t step = 1; step <= 4; ++step) {  // as it comes, recorded, replayed and left out, replayed
+            const bool finite = step != 3;
+            const auto run = [&](SmallRun<TypeParam>& r) {
+                return r.step(step, {.clip = 1.0 / static_cast<double>(step)}, muon, finite ? 1 : INFINITY);
+            };
+            const StepResult a = run(plain), b = run(replayed);
+            EXPECT_EQ(std::bit_cast<int64_t>(a.loss), std::bit_cast<int64_t>(b.loss));
+            EXPECT_EQ(std::bit_cast<int64_t>(a.grad_norm), std::bit_cast<int64_t>(b.grad_norm));
+            EXPECT_TRUE(a.applied == finite && b.applied == finite && std::isfinite(a.loss) == finite);
+            const std::vector<float> state = plain.state();
+            EXPECT_EQ(state, replayed.state()) << "step " << step;
+            EXPECT_TRUE(std::all_of(state.begin(), state.end(), [](float x) { return std::isfinite(x); }));
+        }
+        const auto& recordings = replayed.model.dev.step->recordings;
+        EXPECT_EQ(recordings.size(), 5u);  // a step's first batch, the others, those of infinite loss, the update
+        for (const auto& [key, recording] : recordings)
+            EXPECT_EQ(recording.graph == nullptr, std::bit_cast<double>(key[2]) == INFINITY);
     }
-    EXPECT_EQ(plain.state(), replayed.state());
-    EXPECT_EQ(replayed.model.dev.step->recordings.size(), 2u);  // the first batch of a step, and the others
-    for (const auto& [key, recording] : replayed.model.dev.step->recordings) EXPECT_NE(recording.graph, nullptr);
+}
+
+// An update by another optimizer, or that rounds otherwise, is another graph.
+TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
+    Profile profile;
+    SmallRun<bf16> plain, replayed;
+    plain.model.set_profile(&profile);
+    for (int64_t step = 1; step <= 4; ++step) {
+        for (SmallRun<bf16>* r : {&plain, &replayed}) {
+            if (step == 4) r->model.rounding.reset();
+            r->step(step, {.clip = 1}, step == 3);
+        }
+        EXPECT_EQ(plain.state(), replayed.state()) << "step " << step;
+    }
 }
 
 TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
-    Run<TypeParam> whole, first, second;
+    SmallRun<TypeParam> whole, first, second;
     for (int64_t step = 1; step <= 3; ++step) whole.step(step);
     for (int64_t step = 1; step <= 2; ++step) first.step(step);
     const Model::HostState saved = first.model.download(), loaded = second.model.download();
@@ -105,7 +130,7 @@ TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
 }
 
 TYPED_TEST(CudaModelOf, AnUpdateBeyondTheLimitsChangesNothing) {
-    Run<TypeParam> run;
+    SmallRun<TypeParam> run;
     run.step(1);
     const Model::HostState host = run.model.download();
     const std::vector<float> before(host.parameters, host.parameters + run.model.table.size);

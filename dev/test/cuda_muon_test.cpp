@@ -16,13 +16,6 @@ struct Matrix {
     CudaTensor<float> param, momentum, grad;
 };
 
-CudaBuffer<StepStatus> with_status(Cuda& dev, double grad_scale, bool apply) {
-    auto s = allocate<StepStatus>(dev, 1);
-    const StepStatus status{0, 0, grad_scale, apply};
-    to_device(dev, s.get(), &status, 1);
-    return s;
-}
-
 const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
 const std::pair<int64_t, int64_t> shapes[] = {{1, 1},   {1, 7},   {9, 1},   {5, 5},    {16, 16},
                                               {47, 49}, {49, 47}, {96, 33}, {31, 160}, {64, 24}};
@@ -35,9 +28,9 @@ TEST(CudaMuon, AgreesWithReference) {
             dev.bf16_products = bf16_products;
             Reference<double> reference;
             Matrix w(dev, rows, cols);
-            const auto status = with_status(dev, 0.25, true);
+            const auto status = copied(dev, StepStatus{0, 0, 0.25, 1});
             const std::vector<double> before = w.param.exact;
-            muon_update(dev, {w.on(dev)}, settings, status.get());
+            muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
             muon_update(reference, {w.on(reference)}, settings, 0.25);
             w.momentum.expect_close("momentum", [](int64_t) { return 3 * roundoff; });
             // The step's direction, by its norm. fp32: each of five steps multiplies an error in a small singular value
@@ -61,11 +54,11 @@ TEST(CudaMuon, TheSameBitsInEveryOrder) {
             Cuda dev;
             dev.bf16_products = bf16_products;
             Matrix a(dev, 24, 40), b(dev, 33, 7);
-            const auto status = with_status(dev, 1, true);
+            const auto status = copied(dev, StepStatus{0, 0, 1, 1});
             CudaTensor<float> param(dev, uniform(35), true), momentum(dev, uniform(35), true),
                 grad(dev, uniform(35), true);
-            muon_update(dev, {a.on(dev), b.on(dev), {param.on(dev), momentum.on(dev), grad.on(dev), 5, 7}}, settings,
-                        status.get());
+            muon_update(dev, {a.on(dev), b.on(dev), {param.on(dev), momentum.on(dev), grad.on(dev), 5, 7}},
+                        copied(dev, muon_factors(settings)).get(), status.get());
             std::vector<float> all;
             for (const CudaTensor<float>* t : {&a.param, &a.momentum, &b.param, &b.momentum, &param, &momentum}) {
                 const std::vector<float> x = t->values();
@@ -80,8 +73,8 @@ TEST(CudaMuon, LeftOutWhereTheStepIsNotApplied) {
     Matrix w(dev, 12, 20);
     w.grad = CudaTensor<float>(dev, nans(12 * 20));
     const std::vector<float> param = w.param.values(), momentum = w.momentum.values();
-    const auto status = with_status(dev, nan64, false);
-    muon_update(dev, {w.on(dev)}, settings, status.get());
+    const auto status = copied(dev, StepStatus{0, 0, nan64, 0});
+    muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
     EXPECT_EQ(w.param.values(), param);
     EXPECT_EQ(w.momentum.values(), momentum);
 }
@@ -91,8 +84,8 @@ TEST(CudaMuon, AZeroGradientOnlyDecays) {
     Matrix w(dev, 6, 40);
     w.grad = CudaTensor<float>(dev, std::vector<double>(240)),
     w.momentum = CudaTensor<float>(dev, std::vector<double>(240));
-    const auto status = with_status(dev, 1, true);
-    muon_update(dev, {w.on(dev)}, settings, status.get());
+    const auto status = copied(dev, StepStatus{0, 0, 1, 1});
+    muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
     const std::vector<float> got = w.param.values();
     for (size_t i = 0; i < got.size(); ++i)
         EXPECT_NEAR(static_cast<double>(got[i]), w.param.exact[i] * (1 - 0.05 * 0.3), 1e-7);

@@ -80,7 +80,7 @@ TEST(CudaStepStatus, LossAndNormAgreeWithReference) {
                 add_loss(reference, &expected, losses.exact.data(), n, scale);
             }
             const StepLimits limits{.clip = 2};
-            decide(dev, s.get(), gradients.on(dev), n, limits);
+            decide(dev, s.get(), gradients.on(dev), n, copied(dev, limits).get());
             decide(reference, &expected, gradients.exact.data(), n, limits);
             const StepStatus got = status_of(dev, s);
             EXPECT_LE(std::abs(got.loss - expected.loss),
@@ -101,7 +101,7 @@ TEST(CudaStepStatus, TheSameBitsInEveryOrder) {
         CudaTensor<float> x(dev, uniform(3001));
         const auto s = allocate<StepStatus>(dev, 1);
         add_loss(dev, s.get(), x.on(dev), 3001, 0.1);
-        decide(dev, s.get(), x.on(dev), 3001, {.clip = 1});
+        decide(dev, s.get(), x.on(dev), 3001, copied(dev, StepLimits{.clip = 1}).get());
         const StepStatus got = status_of(dev, s);
         std::vector<float> bits(sizeof got / sizeof(float));
         std::memcpy(bits.data(), &got, sizeof got);
@@ -136,7 +136,7 @@ TEST(CudaStepStatus, WhatIsApplied) {
         CudaTensor<float> gradients(dev, g), losses(dev, {loss});
         const auto s = allocate<StepStatus>(dev, 1);
         add_loss(dev, s.get(), losses.on(dev), 1, 1);
-        decide(dev, s.get(), gradients.on(dev), 7, limits);
+        decide(dev, s.get(), gradients.on(dev), 7, copied(dev, limits).get());
         const StepStatus got = status_of(dev, s);
         EXPECT_EQ(got.apply, apply) << gradient << " " << loss;
         EXPECT_TRUE(!apply || std::abs(got.grad_scale / scale - 1) <= 1e-6) << gradient << " " << loss;
@@ -154,12 +154,11 @@ TEST(CudaAdamW, AgreesWithReference) {
             std::vector<double> squares = uniform(n, 1e-3);
             for (double& x : squares) x = std::abs(x);
             CudaTensor<float> v(dev, squares, misaligned);
-            const auto s = allocate<StepStatus>(dev, 1);
-            const StepStatus status{0, 0, 0.25, 1};
-            to_device(dev, s.get(), &status, 1);
+            const auto s = copied(dev, StepStatus{0, 0, 0.25, 1});
             for (const int64_t step : {1, 2, 1000}) {
                 CudaTensor<float> grad(dev, uniform(n), misaligned);
-                adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, o, s.get(), step);
+                adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n,
+                             copied(dev, adamw_factors(o, step)).get(), s.get());
                 adamw_update(reference, param.exact.data(), grad.exact.data(), m.exact.data(), v.exact.data(), n, o,
                              0.25, step);
                 // |m| is below 1/16, and its terms (1 - beta1) g have 4 roundings for 1 - beta1, then a few
@@ -182,8 +181,9 @@ TEST(CudaAdamW, LeftOutWhereTheStepIsNotApplied) {
     CudaTensor<float> param(dev, uniform(n)), m(dev, uniform(n)), v(dev, uniform(n)), grad(dev, nans(n));
     const std::vector<float> before[] = {param.values(), m.values(), v.values()};
     const auto s = allocate<StepStatus>(dev, 1);
-    decide(dev, s.get(), grad.on(dev), n, {.clip = 1});
-    adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, {}, s.get(), 1);
+    decide(dev, s.get(), grad.on(dev), n, copied(dev, StepLimits{.clip = 1}).get());
+    adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, copied(dev, adamw_factors({}, 1)).get(),
+                 s.get());
     EXPECT_EQ(param.values(), before[0]);
     EXPECT_EQ(m.values(), before[1]);
     EXPECT_EQ(v.values(), before[2]);
@@ -207,7 +207,7 @@ std::vector<bf16> rounded(Cuda& dev, const std::vector<float>& x, uint64_t seed,
     const auto in = cuda_allocate<float>(n + offset);
     const auto out = cuda_allocate<bf16>(n + offset);
     to_device(dev, in.get() + offset, x.data(), n);
-    round_stochastically(dev, out.get() + offset, in.get() + offset, n, seed, step);
+    round_stochastically(dev, out.get() + offset, in.get() + offset, n, copied(dev, Rounding{seed, step}).get());
     return to_host(dev, out.get() + offset, n);
 }
 std::vector<uint16_t> bits_of(const std::vector<bf16>& x) {
