@@ -11,6 +11,8 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <type_traits>
 
 #include "dev/emulator/block.h"
 #include "dev/emulator/memory.h"
@@ -20,16 +22,17 @@ extern "C" char __executable_start, _end;  // the program's code and static data
 namespace emulator {
 
 // Block 0 is nobody, 1 the host; others are counted over all launches. The time of a thread is how often it has
-// synchronised.
+// synchronised. Small, as much of the time goes into bringing these into the caches.
 struct Event {
-    uint32_t block, time;
-    uint16_t thread;
-    bool atomic;
+    uint32_t block;
+    uint32_t time : 21, thread : 10, atomic : 1;
     bool same_thread(const Event& e) const { return block == e.block && thread == e.thread; }
 };
 struct Byte {
     Event write, read, other_read;  // the last of each; the reads are of two threads
+    bool operator==(const Byte& b) const { return std::memcmp(this, &b, sizeof b) == 0; }
 };
+static_assert(std::has_unique_object_representations_v<Byte>);
 
 static bool instrumented = false;
 static uint32_t first_block = 2, next_block = 2, this_block;
@@ -38,7 +41,8 @@ static uint32_t seen[1024][32];  // [thread][lane]: up to which time the thread 
 static uint32_t barrier_[1024];  // the thread's time at the last barrier of the block
 static Byte dynamic_bytes[max_dynamic_shared];
 static std::unique_ptr<Byte[]> static_bytes;
-constexpr int64_t patience = 1 << 24;  // accesses from one synchronisation to the next
+constexpr int64_t patience = 1 << 24;        // accesses from one synchronisation to the next
+constexpr uint32_t longest = (1 << 21) - 1;  // time that an event can hold
 
 bool checks_every_access() { return instrumented; }
 
@@ -132,9 +136,9 @@ static bool harmless(const char* p, Kind kind) {
 }
 
 void access(const void* address, size_t size, Kind kind, const void* pc) {
-    if (!instrumented || Internal::inside) return;
-    const Internal scope;
     const char* const p = static_cast<const char*>(address);
+    if (!instrumented || Internal::inside || (!running && !near_device_memory(p))) return;
+    const Internal scope;
     if (!running) {
         if (!find_allocation(p)) return;
         std::fprintf(stderr, "emulator: the host accesses device memory, %s\n", source_lines(pc).c_str());
@@ -142,7 +146,8 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
     }
     const Thread& me = *running->current;
     if (p >= me.fiber.stack && p < me.fiber.stack + me.fiber.size) return;
-    if (++running->accesses > patience) running->fail(me, nullptr, pc, "goes on without end");
+    if (++running->accesses > patience || times[me.number] > longest)
+        running->fail(me, nullptr, pc, "goes on without end");
     const char* const verb = kind == Kind::read ? "reads" : "writes";
     const Place place = find_place(p);
     if (!place.bytes) {
@@ -156,9 +161,16 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
     if (size <= 16 && std::has_single_bit(size) && reinterpret_cast<uintptr_t>(p) % size)
         running->fail(me, nullptr, pc, "misaligned access: %zu bytes at an address that is no multiple of that", size);
 
-    const Event now{this_block, times[me.number], static_cast<uint16_t>(me.number), kind == Kind::atomic};
+    const Event now{this_block, times[me.number] & longest, static_cast<unsigned>(me.number) & 1023,
+                    kind == Kind::atomic};
+    Byte before_it, after_it;  // what the last byte was like; most often all bytes of a value are alike
     for (ptrdiff_t i = at; i < at + static_cast<ptrdiff_t>(size); ++i) {
         Byte& byte = bytes[i];
+        if (i > at && byte == before_it) {
+            byte = after_it;
+            continue;
+        }
+        before_it = byte;
         if (kind != Kind::write && (shared ? byte.write.block != this_block : byte.write.block == 0))
             running->fail(me, nullptr, pc, "reads byte %td of %s of %td bytes, which nothing has written", i, variable,
                           end);
@@ -178,6 +190,7 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
             check(byte.other_read, "read");
             byte.write = now;
         }
+        after_it = byte;
     }
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -54,11 +55,21 @@ void unmap_guarded(char* p, size_t bytes) { munmap(p - guard_size, bytes + 2 * g
 static std::mutex allocations_mutex;
 static std::map<uintptr_t, Allocation> allocations;  // by the end of what surrounds them
 
+static std::atomic<Allocation*> last_found = nullptr;  // a kernel's accesses are to few of them
+
 Allocation* find_allocation(const void* p) {
+    const auto within = [p](const Allocation& a) {
+        return p >= a.mapping - guard_size && p < a.mapping + a.mapping_size + guard_size;
+    };
+    if (Allocation* const a = last_found.load(std::memory_order_relaxed); a && within(*a)) return a;
     const auto found = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
-    if (found == allocations.end() || p < found->second.mapping - guard_size) return nullptr;
-    return &found->second;
+    if (found == allocations.end() || !within(found->second)) return nullptr;
+    return last_found = &found->second;
 }
+
+static std::atomic<const char*> lowest = reinterpret_cast<const char*>(UINTPTR_MAX), highest = nullptr;
+
+bool near_device_memory(const void* p) { return p >= lowest.load() && p < highest.load(); }
 
 std::string allocation_fault(const void* p, size_t size) {
     const Allocation* const a = find_allocation(p);
@@ -92,6 +103,8 @@ void* device_allocate(size_t bytes) {
         char* const begin = mapping + size - (bytes + 15) / 16 * 16;
         const Allocation a{begin, bytes, mapping, size, new_bytes(bytes)};
         const std::lock_guard lock(allocations_mutex);
+        lowest = std::min<const char*>(lowest, mapping - guard_size);
+        highest = std::max<const char*>(highest, mapping + size + guard_size);
         allocations[reinterpret_cast<uintptr_t>(mapping + size + guard_size)] = a;
         return begin;
     } catch (const std::bad_alloc&) {
@@ -104,6 +117,7 @@ bool device_free(void* p) {
     const Allocation* const a = find_allocation(p);
     if (!a || a->begin != p) return false;
     const Allocation freed = *a;
+    last_found = nullptr;
     allocations.erase(reinterpret_cast<uintptr_t>(freed.mapping + freed.mapping_size + guard_size));
     unmap_guarded(freed.mapping, freed.mapping_size);
     return true;

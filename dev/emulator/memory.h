@@ -34,6 +34,8 @@ struct Allocation {
 };
 // The allocation whose mapping or guard pages hold p, or null.
 Allocation* find_allocation(const void* p);
+// False for what lies outside of all of them; quickly.
+bool near_device_memory(const void* p);
 // Empty, or what is wrong with [p, p + size).
 std::string allocation_fault(const void* p, size_t size);
 void* device_allocate(size_t bytes);  // null where there is not as much
