@@ -10,6 +10,7 @@
 #include "dev/emulator/cuda_on_cpu.h"
 #endif
 
+#include <deque>
 #include <memory>
 #include <source_location>
 #include <stdexcept>
@@ -72,6 +73,15 @@ CudaBuffer<T> cuda_allocate(int64_t count) {
     return CudaBuffer<T>(static_cast<T*>(p));
 }
 
+struct CudaEvent {
+    cudaEvent_t event = nullptr;
+    explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {
+        cuda_check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
+    }
+    CudaEvent(const CudaEvent&) = delete;
+    ~CudaEvent() { cudaEventDestroy(event); }
+};
+
 struct Cuda {
     using scalar = float;
     Profile* profile = nullptr;  // as Cpu's
@@ -81,8 +91,9 @@ struct Cuda {
     bool fuse_gelu = true;           // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
     bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
     int64_t classifier_rows = 8192;  // of logits in memory at once (layers/classifier.cuh)
-    std::shared_ptr<struct CublasLt> cublas;  // made by the first product (layers/cublas.cuh)
-    std::shared_ptr<struct CudaStep> step;    // of a model's device (layers/step.cuh)
+    std::shared_ptr<struct CublasLt> cublas;      // made by the first product (layers/cublas.cuh)
+    std::shared_ptr<struct CudaStep> step;        // of a model's device (layers/step.cuh)
+    std::shared_ptr<struct CudaTimings> timings;  // of calls that the profile does not have yet
 
     Cuda() {
         cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
@@ -107,17 +118,50 @@ private:
     int64_t scratch_count_ = 0, scratch_age_ = 0;
 };
 
-inline void timing_begin(Cuda& dev, [[maybe_unused]] const char* name) {
+// --- profile: layers are timed by events on the stream, before and after their kernels, so that nothing waits for them
+struct CudaTiming {
+    CudaEvent begin{cudaEventDefault}, end{cudaEventDefault};
+    const char* name = nullptr;
+    double flops = 0, bytes = 0;
+};
+struct CudaTimings {
+    std::deque<CudaTiming> calls;  // which stay where they are, and are used again
+    size_t used = 0;
+};
+
+// Null: not timed.
+inline CudaTiming* timing_begin(Cuda& dev, [[maybe_unused]] const char* name) {
 #ifdef __CUDACC__
     nvtxRangePushA(name);
 #endif
-    if (dev.profile) cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    if (!dev.profile || !dev.profile->running()) return nullptr;
+    if (!dev.timings) dev.timings = std::make_shared<CudaTimings>();
+    CudaTimings& t = *dev.timings;
+    if (t.used == t.calls.size()) t.calls.emplace_back();
+    CudaTiming* const timing = &t.calls[t.used++];
+    cuda_check(cudaEventRecord(timing->begin.event, dev.stream), "cudaEventRecord");
+    return timing;
 }
-inline void timing_end(Cuda& dev) {
-    if (dev.profile) cudaStreamSynchronize(dev.stream);
+inline void timing_end(Cuda& dev, CudaTiming* timing, const char* name, double flops, double bytes) {
+    if (timing) {
+        cudaEventRecord(timing->end.event, dev.stream);  // where this fails, so does reading the time
+        timing->name = name, timing->flops = flops, timing->bytes = bytes;
+    }
 #ifdef __CUDACC__
     nvtxRangePop();
 #endif
+}
+
+// Once the stream has been waited for.
+inline void read_timings(Cuda& dev) {
+    if (!dev.timings) return;
+    const size_t used = std::exchange(dev.timings->used, 0);
+    for (size_t i = 0; i < used && dev.profile; ++i) {
+        const CudaTiming& call = dev.timings->calls[i];
+        float milliseconds = 0;
+        cuda_check(cudaEventElapsedTime(&milliseconds, call.begin.event, call.end.event), "cudaEventElapsedTime");
+        dev.profile->add(call.name, static_cast<double>(milliseconds) / 1e3, call.flops, call.bytes);
+    }
 }
 
 // What a model asks of its device beside the layers, as in layers/device.h.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 
 inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -30,6 +31,7 @@ public:
     }
     void start() { running_ = true; }
     void stop() { running_ = false; }
+    bool running() const { return running_; }
     const std::map<std::string, Row>& rows() const { return rows_; }
 
 private:
@@ -37,30 +39,29 @@ private:
     bool running_ = false;
 };
 
-// A device that works on its own has overloads of these, which wait for it.
+// When the call began, and its time when it ends. A device that works on its own has overloads of both, and its own
+// idea of when that is.
 template <class Device>
-void timing_begin(Device&, const char*) {}
+double timing_begin(Device& dev, const char*) {
+    return dev.profile ? seconds_now() : 0;
+}
 template <class Device>
-void timing_end(Device&) {}
+void timing_end(Device& dev, double begin, const char* name, double flops, double bytes) {
+    if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
+}
 
 // Times the scope that it stands in, if the device has a profile.
 template <class Device>
 class Timed {
 public:
     Timed(Device& dev, const char* name, double flops, double bytes)
-        : dev_(dev), name_(name), flops_(flops), bytes_(bytes) {
-        timing_begin(dev, name);
-        if (dev.profile) start_ = seconds_now();
-    }
-    ~Timed() {
-        timing_end(dev_);
-        if (dev_.profile) dev_.profile->add(name_, seconds_now() - start_, flops_, bytes_);
-    }
+        : dev_(dev), name_(name), flops_(flops), bytes_(bytes), begin_(timing_begin(dev, name)) {}
+    ~Timed() { timing_end(dev_, begin_, name_, flops_, bytes_); }
     Timed(const Timed&) = delete;
 
 private:
     Device& dev_;
     const char* name_;
     double flops_, bytes_;
-    double start_ = 0;
+    decltype(timing_begin(std::declval<Device&>(), nullptr)) begin_;
 };

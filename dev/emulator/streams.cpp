@@ -5,6 +5,7 @@
 // another's event, get wrong numbers for some emulator::seed.
 // A stream that is being captured does nothing: its work becomes the graph's, with the arguments that it has then, and
 // is given to the stream of each cudaGraphLaunch. A capture is of one stream; others cannot join it here.
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <map>
@@ -37,7 +38,8 @@ struct Capture {
 
 struct Recording {  // of an event; times are counted
     uint64_t recorded = 0, done = 0;
-    std::weak_ptr<Capture> capture;  // that it was last recorded in
+    std::chrono::steady_clock::time_point clock;  // when it was last done
+    std::weak_ptr<Capture> capture;               // that it was last recorded in
     bool captured() const { return !capture.expired(); }
 };
 
@@ -57,6 +59,7 @@ struct EmulatedStream {
 };
 struct EmulatedEvent {
     std::shared_ptr<Recording> recording;
+    bool timing;
 };
 
 static std::recursive_mutex mutex;
@@ -281,8 +284,8 @@ cudaError_t cudaDeviceSynchronize() {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-    *event = new EmulatedEvent{std::make_shared<Recording>()};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    *event = new EmulatedEvent{std::make_shared<Recording>(), flags != cudaEventDisableTiming};
     return cudaSuccess;
 }
 
@@ -300,7 +303,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         r->capture = stream->capture;
         return cudaSuccess;
     }
-    return give(stream, [r, time = ++r->recorded] { r->done = time; });
+    return give(stream, [r, time = ++r->recorded] { r->done = time, r->clock = std::chrono::steady_clock::now(); });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -328,10 +331,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
     for (const cudaEvent_t event : {from, to}) {
         const Recording& r = *event->recording;
         if (r.captured()) return cudaErrorCapturedEvent;
-        if (r.recorded == 0) return cudaErrorInvalidResourceHandle;
+        if (r.recorded == 0 || !event->timing) return cudaErrorInvalidResourceHandle;
         if (r.done < r.recorded) return cudaErrorNotReady;
     }
-    *milliseconds = 0;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->recording->clock - from->recording->clock).count();
     return cudaSuccess;
 }
 

@@ -2,6 +2,7 @@
 // nothing waits for late or at random moments, so that a wait that is missing gives wrong numbers.
 #include "cuda_check.h"
 #include "layers/global_norm.cuh"
+#include "layers/rounding.cuh"
 #include "layers/step_settings.cuh"
 
 namespace {
@@ -152,15 +153,59 @@ TEST(CudaDevice, SaysWhatItIs) {
 
 TEST(CudaEvents, TimeBetweenTwo) {
     const Stream stream;
-    cudaEvent_t from, to;
-    cuda_check(cudaEventCreate(&from), "cudaEventCreate"), cuda_check(cudaEventCreate(&to), "cudaEventCreate");
-    cuda_check(cudaEventRecord(from, stream), "cudaEventRecord");
-    cuda_check(cudaEventRecord(to, stream), "cudaEventRecord");
-    cuda_check(cudaEventSynchronize(to), "cudaEventSynchronize");
-    float milliseconds = -1;
-    cuda_check(cudaEventElapsedTime(&milliseconds, from, to), "cudaEventElapsedTime");
-    EXPECT_GE(milliseconds, 0);
-    cudaEventDestroy(from), cudaEventDestroy(to);
+    const CudaEvent from(cudaEventDefault), between(cudaEventDefault), to(cudaEventDefault), untimed;
+    const auto x = on_device(0);
+    const auto time = [](const CudaEvent& a, const CudaEvent& b) {
+        float milliseconds = -1;
+        cuda_check(cudaEventElapsedTime(&milliseconds, a.event, b.event), "cudaEventElapsedTime");
+        return milliseconds;
+    };
+    for (const CudaEvent* e : {&from, &between, &to, &untimed}) {
+        cuda_check(cudaEventRecord(e->event, stream), "cudaEventRecord");
+        if (e != &from) fill_on(stream, x, 1);
+    }
+    cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    EXPECT_GE(time(from, between), 0);
+    EXPECT_GT(time(between, to), 0);
+    EXPECT_NEAR(time(from, to), time(from, between) + time(between, to), 2e-3);  // GPUs count half microseconds
+    EXPECT_THROW(time(from, untimed), std::runtime_error);
+    cudaGetLastError();
+}
+
+// Layers' times add up to no more than has passed, and come with the step's result: until then nothing has waited.
+TEST(CudaProfile, ComesWithTheStepsResult) {
+    in_every_order([] {
+        Cuda dev = cuda_for_training();
+        Profile profile;
+        dev.profile = &profile;
+        CudaTensor<float> x(dev, uniform(9001)), y(dev, nans(9001));
+        const auto s = allocate<StepStatus>(dev, 1);
+        const auto layer = [&] { convert(dev, y.on(dev), x.on(dev), 9001); };
+        layer();  // it does not run yet
+        double from = 0;
+        for (int step = 1; step <= 2; ++step) {
+            profile.start();
+            from -= seconds_now();
+            for (int call = 0; call < 3; ++call) layer();
+            add_loss(dev, s.get(), x.on(dev), 9001, 1);
+            EXPECT_EQ(profile.rows().size(), step == 1 ? 0u : 2u);
+            take(dev, s.get());
+            from += seconds_now();
+            profile.stop();
+            ASSERT_EQ(profile.rows().size(), 2u);
+            const Profile::Row &converted = profile.rows().at("convert"), &added = profile.rows().at("add_loss");
+            EXPECT_EQ(converted.calls, 3 * step);
+            EXPECT_EQ(added.calls, step);
+            EXPECT_EQ(converted.bytes, 3 * step * 8 * 9001);
+            EXPECT_GT(converted.seconds, 0);
+            EXPECT_GT(added.seconds, 0);
+            EXPECT_LE(converted.seconds + added.seconds, from);
+        }
+        layer();
+        take(dev, s.get());
+        EXPECT_EQ(profile.rows().at("convert").calls, 6);
+        EXPECT_EQ(dev.timings->calls.size(), 4u);  // their events are used again
+    });
 }
 
 // --- graphs

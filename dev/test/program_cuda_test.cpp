@@ -1,5 +1,6 @@
 // train_gpt2cu, run as a whole in the emulator: beside train_gpt2, resumed, its options.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "dev/test/program.h"
 
@@ -47,6 +48,26 @@ TEST_F(CudaProgram, ResumesInBF16ToTheBitAndTheCpuReadsIt) {
     const double of_gpu = loss(expect_done(eval));
     on_cpu();
     EXPECT_NEAR(of_gpu, loss(expect_done(eval)), 0.01 * of_gpu);  // parameters and activations rounded to bf16
+}
+
+TEST_F(CudaProgram, ProfileAddsUp) {
+    std::istringstream printed(train("profiled", few_and({{"profile", ""}})));
+    double layers = 0, rest = 0, step = 0;
+    std::set<std::string> names;
+    for (std::string line; std::getline(printed, line);) {
+        const size_t unit = line.find(" ms a step");
+        if (unit == std::string::npos) continue;
+        const double milliseconds = std::stod(line.substr(28, unit - 28));
+        const std::string name = line.substr(0, line.find("  "));
+        EXPECT_GE(milliseconds, 0) << line;
+        EXPECT_EQ(line.find("nan"), std::string::npos) << line;
+        (name == "all else" ? rest : name == "step" ? step : layers) += milliseconds;
+        names.insert(name);
+    }
+    EXPECT_NEAR(layers + rest, step, 0.001 * static_cast<double>(names.size()));  // each is rounded
+    for (const char* name : {"matmul_forward", "attention_backward", "layernorm_backward", "global_norm",
+                             "adamw_update", "round_stochastically", "all else", "step"})
+        EXPECT_TRUE(names.contains(name)) << name;
 }
 
 TEST_F(CudaProgram, RefusesWhatIsNotThere) {
