@@ -17,6 +17,7 @@ IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp))
+FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
 WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
@@ -78,8 +79,8 @@ check-format:
 check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test them on one if there is one
 	@scripts/check_cuda.sh
 
-fuzz: $(B)/fuzz/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors
-	@FUZZER=$< scripts/fuzz.sh
+fuzz: $(FUZZ)/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors, FAST=1 (dev/fuzz/README.md)
+	@FAST=$(FAST) FUZZER=$< scripts/fuzz.sh
 
 check-gpu: ## everything on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results; says what it skips
 	@scripts/gpu_check.sh
@@ -183,16 +184,22 @@ $(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
 
 # The fuzzed readers, their files in memory (dev/fuzz/memory_files.h in io/file.cpp's place): by libFuzzer, and as a test.
 READERS  := $(filter-out io/file.cpp,$(wildcard io/*.cpp)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
-FUZZED   := -fsanitize=fuzzer-no-link,address,undefined
-$(B)/fuzz/%.o: %.cpp
+ifdef FAST  # several times the executions: functions are counted, not branches, and only what costs little is checked
+FUZZED   := -O2 -DGUARD_PAGES -fsanitize=undefined -fsanitize-trap=undefined -fno-sanitize=alignment,null,object-size,vptr
+COVERED  := -fsanitize-coverage=func,inline-8bit-counters,pc-table
+else
+FUZZED   := -O1 -fsanitize=address,undefined
+COVERED  := -fsanitize=fuzzer-no-link
+endif
+$(FUZZ)/%.o: %.cpp
 	@mkdir -p $(@D)
-	@echo "compiling $< (clang++)"
-	$(Q)clang++ -std=c++20 -O1 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) \
-		-fno-sanitize-recover=all -idirafter $(shell $(CXX) -print-file-name=include) \
+	@echo "compiling $< (clang++$(if $(FAST), FAST))"
+	$(Q)clang++ -std=c++20 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) $(COVERED) \
+		-fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -idirafter $(shell $(CXX) -print-file-name=include) \
 		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives the attribute arguments, which clang lacks
 
-$(B)/fuzz/readers: $(READERS:%.cpp=$(B)/fuzz/%.o) $(B)/fuzz/dev/fuzz/libfuzzer.o
-	$(Q)clang++ $(FUZZED:%-no-link,address,undefined=%,address,undefined) $^ $(LDLIBS) -lgomp -o $@
+$(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o
+	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@
 
 $(B)/test/fuzz_replay_test: $(B)/dev/test/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o)
 	@mkdir -p $(@D)

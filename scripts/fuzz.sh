@@ -2,20 +2,24 @@
 # Fuzzes the readers of dev/fuzz with libFuzzer, one after the other, and says how far each came.
 #   FUZZ_RUNS=1000000 TARGET=safetensors scripts/fuzz.sh     (all targets where none is named)
 # What it learns is kept in build/fuzz/corpus and begun with next time; an input that fails goes to build/fuzz/failed.
+# FUZZ_RUNS=0 only runs what is kept. FAST=1: for the build that counts functions (Makefile), which goes through what
+# the other learnt.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 runs=${FUZZ_RUNS:-10000000} program=${FUZZER:-build/native/fuzz/readers} failed=0 passed=0
 targets=${TARGET:-$(TARGET='?' $program 2>&1 | sed 's/.*one of//')}
 # Small allocations are what the readers make most: no stack traces of them, no long quarantine, as inputs are short.
-export ASAN_OPTIONS=quarantine_size_mb=1:malloc_context_size=0:detect_leaks=0
+export OMP_NUM_THREADS=1 ASAN_OPTIONS=quarantine_size_mb=1:malloc_context_size=0:detect_leaks=0
+more=()
+[ -z "${FAST:-}" ] || more=(-keep_seed=1 -entropic=0)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for target in $targets; do
     mkdir -p build/fuzz/corpus/"$target" build/fuzz/failed
     known=()
     [ ! -d dev/fuzz/found/"$target" ] || known=(dev/fuzz/found/"$target")
-    TARGET=$target SEEDS=build/fuzz/corpus/$target $program -seed=1 -runs="$runs" -max_len=512 -timeout=1 \
+    TARGET=$target SEEDS=build/fuzz/corpus/$target $program -seed=1 -runs="$runs" -max_len=512 -timeout=1 "${more[@]}" \
         -malloc_limit_mb=8 -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix=build/fuzz/failed/"$target"- \
         build/fuzz/corpus/"$target" "${known[@]}" >"$log" 2>&1
     status=$?

@@ -1,8 +1,12 @@
 #include "dev/fuzz/memory_files.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "io/error.h"
 #include "io/file.h"
@@ -17,13 +21,42 @@ std::map<std::string, std::string>& files() {
 
 // As the system would look it up: "a//b" and "a/./b" are "a/b", and a name ends at its first NUL.
 std::string key(const std::string& path) {
+    if (path.find("//") == path.npos && path.find("/.") == path.npos) return path.c_str();
     std::string name;
-    for (const char c : std::string(path.c_str())) {
+    for (const char* p = path.c_str(); *p; p++) {
+        const char c = *p;
         if (c == '/' && name.ends_with("/.")) name.resize(name.size() - 2);
         if (c != '/' || !name.ends_with('/')) name += c;
     }
     return name;
 }
+
+#ifdef GUARD_PAGES
+// A file ends where a page begins that cannot be read. Its begin is thus aligned to nothing, as no system would map it:
+// for compilers that do not build on that (clang), and with the check of alignment off.
+constexpr size_t page = 4096, room = 16 * page;
+std::vector<uint8_t*> idle;  // the ends of rooms that no file is in
+
+uint8_t* place(size_t size) {
+    if (size > room) std::abort();
+    if (idle.empty()) {
+        void* pages = mmap(nullptr, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED) std::abort();
+        idle.push_back(static_cast<uint8_t*>(pages) + room);
+        mprotect(idle.back(), page, PROT_NONE);
+    }
+    uint8_t* end = idle.back();
+    idle.pop_back();
+    return end - size;
+}
+
+void remove(const uint8_t* data, int64_t size) {
+    if (data) idle.push_back(const_cast<uint8_t*>(data) + size);
+}
+#else
+uint8_t* place(size_t size) { return new uint8_t[size]; }
+void remove(const uint8_t* data, int64_t) { delete[] data; }
+#endif
 
 }  // namespace
 
@@ -41,7 +74,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
                   "check the path");
     size_ = static_cast<int64_t>(it->second.size());
     if (size_ == 0) return;
-    uint8_t* copy = new uint8_t[it->second.size()];
+    uint8_t* copy = place(it->second.size());
     std::copy(it->second.begin(), it->second.end(), copy);
     data_ = copy;
 }
@@ -49,7 +82,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
-MappedFile::~MappedFile() { delete[] data_; }
+MappedFile::~MappedFile() { remove(data_, size_); }
 
 FileWriter::FileWriter(const std::string& path) : path_(path), temporary_(path + ".tmp") {
     files()[key(temporary_)].clear();

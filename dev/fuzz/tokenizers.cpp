@@ -40,6 +40,20 @@ void write_directory(const std::string& directory, const std::string& merge_line
     load_tokenizer("vocab.bpe")->save_hugging_face(directory);
 }
 
+// The bytes' 256 entries of a vocabulary, with a comma behind each: put in, so that inputs stay short. Not into what is
+// no JSON: they would be read for nothing.
+const std::string& byte_entries() {
+    static const std::string entries = [] {
+        write_directory("byte", "a b\n");
+        const auto vocab = nlohmann::json::parse(memory_files::get("byte/vocab.json"));
+        std::string text;
+        for (const auto& [token, id] : vocab.items())
+            if (id < 256) text += nlohmann::json(token).dump() + ":" + id.dump() + ",";
+        return text;
+    }();
+    return entries;
+}
+
 void run_merges(std::string_view input) {
     memory_files::put("vocab.bpe", input);
     use(read_merges_file("vocab.bpe"));
@@ -47,22 +61,12 @@ void run_merges(std::string_view input) {
 
 std::vector<std::string> seeds_merges() { return {merges, "a b\nab c\r\nd e", "a  b\n"}; }
 
-// tokenizer.json and tokenizer_config.json. The bytes' 256 entries are put in, where "vocab" is an object, so that
-// inputs stay short.
+// tokenizer.json and tokenizer_config.json; the bytes' entries go where "vocab" is an object.
 void run_tokenizer_json(std::string_view input) {
     const auto files = split_files(input, 2);
     std::string file(files[0]);
-    if (const size_t at = file.find("\"vocab\":{"); at != std::string::npos) {
-        static const std::string entries = [] {
-            write_directory("byte", "a b\n");
-            const auto vocab = nlohmann::json::parse(memory_files::get("byte/vocab.json"));
-            std::string text;
-            for (const auto& [token, id] : vocab.items())
-                if (id < 256) text += nlohmann::json(token).dump() + ":" + id.dump() + ",";
-            return text;
-        }();
-        file.insert(at + 9, entries);
-    }
+    if (const size_t at = file.find("\"vocab\":{"); at != file.npos && nlohmann::json::accept(file))
+        file.insert(at + 9, byte_entries());
     memory_files::put("d/tokenizer.json", file);
     if (files.size() > 1) memory_files::put("d/tokenizer_config.json", files[1]);
     use(read_hugging_face_tokenizer("d"));
@@ -80,21 +84,11 @@ std::vector<std::string> seeds_tokenizer_json() {
             join_files({inside, R"({"eos_token":{"content":"<s>"}})"}), words};
 }
 
-// vocab.json, merges.txt and tokenizer_config.json, the bytes' entries put in likewise.
+// vocab.json, merges.txt and tokenizer_config.json
 void run_vocab_json(std::string_view input) {
     const auto files = split_files(input, 3);
     std::string vocab(files[0]);
-    if (vocab.starts_with("{")) {
-        static const std::string entries = [] {
-            write_directory("byte", "a b\n");
-            const auto all = nlohmann::json::parse(memory_files::get("byte/vocab.json"));
-            std::string text;
-            for (const auto& [token, id] : all.items())
-                if (id < 256) text += nlohmann::json(token).dump() + ":" + id.dump() + ",";
-            return text;
-        }();
-        vocab.insert(1, entries);
-    }
+    if (vocab.starts_with("{") && nlohmann::json::accept(vocab)) vocab.insert(1, byte_entries());
     memory_files::put("d/vocab.json", vocab);
     if (files.size() > 1) memory_files::put("d/merges.txt", files[1]);
     if (files.size() > 2) memory_files::put("d/tokenizer_config.json", files[2]);
