@@ -46,34 +46,46 @@ report() { # log
 }
 
 check "what the model's test stands on" make objects
-for test in dev/test/cuda_*_test.cpp; do
-    name=$(basename "$test" .cpp)
+# All at once, as far as there are cores: two for each.
+names=() sources=()
+for source in dev/test/cuda_*_test.cpp dev/*_cuda/ladder.cpp; do
+    name=$(basename "$source" .cpp)
     [[ $name = cuda_broken* || $name = cuda_emulator* || $name = cuda_cublaslt* ]] && continue # of the emulator itself
+    [ "$name" != ladder ] || name=ladder_$(basename "$(dirname "$source")")
     if [ -z "$gpu$ALL" ] && [[ $name != cuda_model_test && $name != cuda_layernorm_test ]]; then
         skipped=$((skipped + 1))
         echo "skip $name: no GPU here to run it on; ALL=1 compiles it"
         continue
     fi
-    check "$name compiles" "$nvcc" -t 2 "${flags[@]}" -c "$test" -o "$out/$name.o" || continue
+    names+=("$name") sources+=("$source")
+done
+at_once=$((($(nproc) + 1) / 2))
+for i in "${!names[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge $at_once ]; do wait -n; done
+    {
+        "$nvcc" -t 2 "${flags[@]}" -c "${sources[i]}" -o "$out/${names[i]}.o" >"$out/${names[i]}.said" 2>&1
+        echo $? >"$out/${names[i]}.status"
+    } &
+done
+wait
+compiled() { # name
+    cat "$out/$1.said"
+    return "$(cat "$out/$1.status")"
+}
+for name in "${names[@]}"; do
+    check "$name compiles" compiled "$name" || continue
+    [[ $name != ladder_* ]] || continue
     tr -d "'" <"$out/log" | c++filt >"$out/$name.log"
     check "$name: nothing in local memory" report "$out/$name.log"
     tail -n 1 "$out/log"
     check "$name links" "$nvcc" "$out/$name.o" build/native/io/*.o build/native/layers/*.o \
         -lgtest_main -lgtest -lgomp -lpcre2-8 -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
-        check "$name runs on $gpu" "$out/$name"
+        check "$name runs on $gpu" timeout 600 "$out/$name"
     else
         skipped=$((skipped + 1))
         echo "skip $name: no GPU here to run it on"
     fi
-done
-for ladder in dev/*_cuda/ladder.cpp; do
-    if [ -z "$gpu$ALL" ]; then
-        skipped=$((skipped + 1))
-        echo "skip $ladder: no GPU here to run it on; ALL=1 compiles it"
-        continue
-    fi
-    check "$ladder compiles" "$nvcc" -t 2 "${flags[@]}" -c "$ladder" -o "$out/ladder.o"
 done
 echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
 [ $failed = 0 ]

@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# Everything for a machine with an NVIDIA GPU: builds train_gpt2cu and its tests for it, runs them, runs NVIDIA's
-# compute-sanitizer over the small ones, times every kernel and whole steps of GPT-2 124M, and writes what it measured to
-# dev/results/GPU.txt. Where something is missing it says what it skips. Ends with "N passed, N failed[, N skipped]".
+# Everything for a machine with an NVIDIA GPU, in parts:
+#   build      train_gpt2cu for this GPU, and the kernels' ladders
+#   test       the tests of the kernels and of the model, built and run
+#   steps      whole steps of GPT-2 124M timed, PyTorch's beside them
+#   ladders    every kernel timed, from naive to production, beside a copy or the peak of products measured there
+#   sanitize   NVIDIA's compute-sanitizer over the model's small test
+#   scripts/gpu_check.sh [PART…]     all of them unless given
+# Measurements go to dev/results/GPU-PART.txt. What is missing is skipped, with the reason, and what fails does not keep
+# the rest from running. Ends with "N passed, N failed[, N skipped]".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset MAKEFLAGS MAKELEVEL # make check-gpu's: builds here are to use all cores
 
 PATH=$PATH:/usr/local/cuda/bin
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+smi() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
+gpu=$(smi name)
 passed=0 failed=0 skipped=0
 log=$(mktemp) data=$(mktemp -d)
 trap 'rm -rf "$log" "$data"' EXIT
@@ -34,66 +42,169 @@ counted() { # a command that ends with "N passed, N failed[, N skipped]"
         skipped=$((skipped + ${BASH_REMATCH[4]:-0}))
     else
         failed=$((failed + 1))
+        echo "FAIL $*"
+    fi
+}
+results() { # part: begins its file
+    results=dev/results/${gpu//[^A-Za-z0-9.]/-}-$1.txt
+    {
+        echo "$gpu, driver $(smi driver_version), $(nvcc --version 2>/dev/null | grep -o 'release [0-9.]*')"
+        nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit --format=csv
+        git log -1 --format='%h %s' 2>/dev/null
+    } >"$results"
+}
+
+part_build() {
+    if ! command -v nvcc >/dev/null; then
+        skip build 'no nvcc here (CUDA Toolkit 12 or 13)'
+        return
+    fi
+    check 'set-up' scripts/setup.sh test
+    check 'train_gpt2cu builds' make train_gpt2cu
+    if [ -z "$gpu" ]; then
+        skip 'the ladders' 'no GPU here; make ladders builds them for the emulator'
+        return
+    fi
+    local ladders=(dev/*_cuda)
+    check 'the ladders build' make -k "${ladders[@]/#dev/build/native/ladder}"
+}
+
+part_test() {
+    local arch test
+    arch=$(smi compute_cap | tr -d .)
+    if scripts/setup.sh test >"$log" 2>&1 || ! compgen -G 'build/cuda/cuda_*_test' >/dev/null; then
+        counted scripts/check_cuda.sh ${arch:+sm_$arch}
+    elif [ -z "$gpu" ]; then
+        skip test 'GoogleTest is missing, and no GPU here'
+    else # built elsewhere
+        for test in build/cuda/cuda_*_test; do check "$(basename "$test") as it was built" timeout 600 "$test"; done
     fi
 }
 
-if ! command -v nvcc >/dev/null; then
-    skip 'all of it' 'no nvcc here (CUDA Toolkit 12 or 13)'
-    echo "$passed passed, $failed failed, $skipped skipped"
-    exit
-fi
-scripts/setup.sh test && scripts/get_data.sh tinyshakespeare vocab.bpe
-check 'train_gpt2cu builds' make train_gpt2cu
-major=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-counted scripts/check_cuda.sh ${major:+sm_$major}
-
-if [ -z "$gpu" ]; then
-    skip 'compute-sanitizer, kernels and steps timed' 'no GPU here'
-    echo "$passed passed, $failed failed, $skipped skipped"
-    [ $failed = 0 ]
-    exit
-fi
-results=dev/results/${gpu// /-}.txt
-{
-    echo "$gpu, $(nvcc --version | grep -o 'release [0-9.]*'), driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)"
-    nvidia-smi --query-gpu=clocks.max.sm,clocks.max.mem,power.limit --format=csv
-} >"$results"
-
-for tool in memcheck racecheck synccheck initcheck; do
-    if command -v compute-sanitizer >/dev/null; then
-        check "compute-sanitizer $tool on GPT-2's steps" timeout 900 compute-sanitizer --tool $tool --error-exitcode 1 \
-            build/cuda/cuda_model_test --gtest_filter='*Of*'
-    else
-        skip "compute-sanitizer $tool" 'not installed'
+part_ladders() {
+    if [ -z "$gpu" ]; then
+        skip ladders 'no GPU here'
+        return
     fi
-done
+    results ladders
+    local ladder name
+    for ladder in dev/*_cuda; do
+        name=$(basename "$ladder")
+        if [ -x "build/native/ladder/$name" ]; then
+            check "ladder of $name" timeout 300 "build/native/ladder/$name"
+            { echo; echo "== $name"; cat "$log"; } >>"$results"
+        else
+            skip "ladder of $name" 'not built'
+        fi
+    done
+    echo "measured: $results"
+}
 
-for ladder in dev/*_cuda; do
-    name=$(basename "$ladder")
-    check "ladder of $name" make -C dev "$name" && { echo; echo "== $name"; dev/build/"$name"; } >>"$results" 2>&1
-done
-
-./train_gpt2cu tokenize data/tinyshakespeare.txt "$data/text.bin" --tokenizer gpt2 >/dev/null
-step() { # batch, options
-    local batch=$1
+declare -A speed # tokens/s by batch size
+step() {         # batch, options
+    local batch=$1 what="124M B=$1 T=1024" summary
     shift
+    [ $# = 0 ] || what+=" $*"
     rm -rf "$data/out"
-    if check "124M B=$batch T=1024 $*" ./train_gpt2cu --model d12 --tokenizer gpt2 --data "$data/text.bin" --out "$data/out" \
-        --batch "$batch" --seq 1024 --steps 30 --eval-every 0 --sample-every 0 --save-every 0 "$@"; then
-        { echo; echo "== 124M B=$batch T=1024 $*"; tail -n 30 "$log"; } >>"$results"
-        python3 - "$data/out/log.jsonl" <<'PYTHON' | tee -a "$results"
-import json, statistics, sys
-speeds = [json.loads(line)["tokens_per_second"] for line in open(sys.argv[1])][5:]
-print(f"median of {len(speeds)} steps: {statistics.median(speeds):.0f} tokens/s")
+    check "$what" timeout 300 ./train_gpt2cu --model d12 --tokenizer gpt2 --data "$data/text.bin" --out "$data/out" \
+        --batch "$batch" --seq 1024 --steps 30 --eval-every 0 --sample-every 0 --save-every 0 "$@" || return
+    summary=$(python3 - "$data/out/log.jsonl" "$log" <<'PYTHON'
+import json, re, statistics, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+speed = statistics.median([line["tokens_per_second"] for line in lines if line["split"] == "train"][5:])
+L, C, V, T = 12, 768, 50257, 1024  # forward and backward: 6 for each weight, and attention's scores
+flops = 6 * (L * 12 * C * C + V * C) + 6 * L * C * T
+peak = re.findall(r"\d+ % of peak", open(sys.argv[2]).read())
+print(f"{speed:.0f} tokens/s, {speed * flops / 1e12:.0f} TFLOP/s, MFU {peak[-1] if peak else 'unknown'}, "
+      f"loss {lines[-1]['loss']:.2f}")
 PYTHON
-    fi
+    )
+    [ $# != 0 ] || speed[$batch]=${summary%% *}
+    { echo; echo "== $what"; tail -n 40 "$log"; echo "median of a step: $summary"; } >>"$results"
+    echo "     $summary"
 }
-for batch in 4 16 64; do step $batch; done
-step 64 --optimizer muon
-step 16 --dtype fp32
-step 16 --dtype fp32 --matmul tf32
-step 64 --recompute block
-step 64 --profile
-echo "measured: $results"
+pytorch() { # batches: the same steps in PyTorch
+    local python found='' status batch theirs
+    for python in .venv/bin/python python3; do
+        "$python" -c 'import numpy, torch; assert torch.cuda.is_available()' 2>/dev/null && found=$python && break
+    done
+    if [ -z "$found" ] && scripts/setup.sh pytorch >"$log" 2>&1; then found=.venv/bin/python; fi
+    if [ -z "$found" ]; then
+        skip PyTorch "none here, and scripts/setup.sh pytorch could not install it: $(tail -n 1 "$log")"
+        return
+    fi
+    { echo; echo '== PyTorch: bf16 autocast, torch.compile, flash attention, fused AdamW'; } >>"$results"
+    timeout 1200 "$found" scripts/bench_pytorch_gpu.py "$data/text.bin" "$@" 2>"$log" | tee "$data/pytorch"
+    status=${PIPESTATUS[0]}
+    cat "$data/pytorch" >>"$results"
+    case $status in
+    0) passed=$((passed + 1)) ;;
+    3) skip PyTorch "$(tail -n 1 "$data/pytorch")" ;;
+    *)
+        failed=$((failed + 1))
+        echo "FAIL PyTorch, exit status $status"
+        tail -n 30 "$log"
+        ;;
+    esac
+    for batch; do
+        theirs=$(sed -n "s|^B=$batch: \([0-9]*\) tokens/s.*|\1|p" "$data/pytorch")
+        [ -z "$theirs" ] || [ -z "${speed[$batch]:-}" ] ||
+            awk -v b="$batch" -v ours="${speed[$batch]}" -v theirs="$theirs" \
+                'BEGIN { printf "B=%d: train_gpt2cu %d tokens/s, PyTorch %d: %.2f times as fast\n", b, ours, theirs, ours / theirs }'
+    done | tee -a "$results"
+}
+part_steps() {
+    if [ -z "$gpu" ]; then
+        skip 'steps' 'no GPU here'
+        return
+    elif [ ! -x train_gpt2cu ]; then
+        skip 'steps' 'train_gpt2cu is not built'
+        return
+    fi
+    check 'data' scripts/get_data.sh tinyshakespeare vocab.bpe
+    check 'tokens' ./train_gpt2cu tokenize data/tinyshakespeare.txt "$data/text.bin" --tokenizer gpt2 || return
+    results steps
+    local batch
+    for batch in 4 8 16 32 64; do step $batch; done
+    pytorch 4 16 64
+    # 18,865 steps of 524,288 tokens: on 8 A100s in 300 ms each (llm.c's scripts/run_gpt2_124M.sh), on 8 H100s in 45
+    # minutes (README of KellerJordan/modded-nanogpt), which is 140 ms.
+    echo 'llm.c, as published, for a GPU of 8: 467k tokens/s on H100s (524,288 in 140 ms), 218k on A100s (300 ms)' |
+        tee -a "$results"
+    step 64 --profile
+    step 64 --optimizer muon
+    step 64 --recompute block
+    step 16 --dtype fp32
+    step 16 --dtype fp32 --matmul tf32
+    echo "measured: $results"
+}
+
+part_sanitize() {
+    local tool test=build/cuda/cuda_model_test
+    for tool in memcheck racecheck synccheck initcheck; do
+        if [ -z "$gpu" ]; then
+            skip "compute-sanitizer $tool" 'no GPU here'
+        elif ! command -v compute-sanitizer >/dev/null; then
+            skip "compute-sanitizer $tool" 'not installed'
+        elif [ ! -x $test ]; then
+            skip "compute-sanitizer $tool" "$test is not built"
+        else
+            check "compute-sanitizer $tool on GPT-2's steps" timeout 900 compute-sanitizer --tool $tool \
+                --error-exitcode 1 $test --gtest_filter='*Of*'
+        fi
+    done
+}
+
+[ $# != 0 ] || set -- build test steps ladders sanitize
+for part; do
+    if ! declare -F "part_$part" >/dev/null; then
+        echo "gpu_check.sh: part: found '$part', expected build, test, steps, ladders or sanitize" >&2
+        exit 2
+    fi
+done
+for part; do
+    echo "== $part"
+    part_"$part"
+done
 echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
 [ $failed = 0 ]
