@@ -281,6 +281,8 @@ void layernorm_forward(Cuda& dev, T* out, float* mean, float* rstd, const T* inp
 
 // residual (N,C) = inp + branch        out, mean, rstd: layernorm_forward of residual, which may be inp or branch
 // itself
+// GPT-2 adds in the product instead (matmul_residual_forward): in bf16 product and norm then move 8 C bytes a token
+// (inp in, residual out; residual in, out), with this 10 C (branch out; inp and branch in, residual and out).
 template <class T>
 void residual_layernorm_forward(Cuda& dev, T* residual, T* out, float* mean, float* rstd, const T* inp, const T* branch,
                                 const std::type_identity_t<T>* weight, const std::type_identity_t<T>* bias, int64_t N,

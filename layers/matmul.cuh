@@ -126,6 +126,7 @@ void linear_parameters_backward(Cuda& dev, float* dweight, float* dbias, const T
     if (!dbias) return multiply(dev, p);
     const Product<T, float> weight_alone = p;
     float* const sums = dev.scratch(OC);
+    // dout is a factor that is on the chip: its sums cost no memory access, so DGELU_BGRAD before it would save none
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB, p.a_sums = sums;
     if (try_multiply(dev, p)) return add_parts(dev, dbias, sums, 1, OC);
     multiply(dev, weight_alone);
