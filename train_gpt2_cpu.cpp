@@ -7,22 +7,27 @@
 #include "layers/peak_cpu.h"
 #include "memory_plan.h"
 
+namespace {
+
+Products products(const Options& options) { return options.matmul == "bf16" ? Products::bf16 : Products::fp32; }
+
+}  // namespace
+
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
                         const std::string& remedy) {
-    const bool bf16_products = options.matmul == "bf16";
-    if (bf16_products && !gemm_bf16::available)
+    if (products(options) == Products::bf16 && !gemm_bf16::available)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
     const MemoryPlan plan(config, B, T, keep, {}, [&] {
         const int64_t logits = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
-        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(bf16_products));
+        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(products(options)));
     });
     plan.check(available_memory(), remedy);
     return plan.text();
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
-    return std::make_unique<GPT2<Cpu>>(Cpu(options.matmul == "bf16"), config, B, T, keep);
+    return std::make_unique<GPT2<Cpu>>(Cpu(products(options)), config, B, T, keep);
 }
 
 double peak_flops(const Options&) { return measure_fma_peak(); }

@@ -14,7 +14,7 @@ double peak_memory() {
 }
 
 void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = Keep::training,
-              bool bf16_products = false) {
+              Products products = Products::fp32) {
     const std::string name = "step " + s.name + option;
     table.group(name, {""}, [&] {
         std::deque<PyTorch> processes;
@@ -28,7 +28,7 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
                     work += " " + std::to_string(size);
                 if (processes.back().prepare(mode, work)) rivals.push_back({&processes.back(), mode, true});
             }
-        Training training(s, keep, bf16_products);
+        Training training(s, keep, products);
         training.step();
         table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory()}, rivals);
     });
@@ -40,7 +40,7 @@ void step_rows(BenchTable& table) {
     step_row(table, steps::short_124M);
     if (gemm_bf16::available)
         for (const Step& s : {steps::short_124M, steps::long_124M, steps::nanogpt_gpu, steps::tiny})
-            step_row(table, s, " --matmul bf16", Keep::training, true);
+            step_row(table, s, " --matmul bf16", Keep::training, Products::bf16);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {
         step_row(table, s);
         step_row(table, s, " --recompute gelu", Keep::recompute_gelu);

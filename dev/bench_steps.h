@@ -36,8 +36,8 @@ inline const Step tiny{"tiny B=16 T=128", with_vocab(*gpt2_preset("tiny"), 256),
 // A model with a batch of its own to train on.
 class Training {
 public:
-    Training(const Step& s, Keep keep, bool bf16_products = false)
-        : model(Cpu(bf16_products), s.config, s.B, s.T, keep),
+    Training(const Step& s, Keep keep, Products products = Products::fp32)
+        : model(Cpu(products), s.config, s.B, s.T, keep),
           x(random_tokens(s.B * s.T, s.config.vocab, 1)),
           y(random_tokens(s.B * s.T, s.config.vocab, 2)),
           B(s.B),

@@ -48,12 +48,16 @@ HostBuffer<T> host_allocate(int64_t count) {
     return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
 }
 
+// How Cpu multiplies matrices (layers/multiply_cpu.h): as fp32 does, by multiply-adds of floats or by products of bf16
+// that give as exact a sum, whichever is faster here; by one of these two; or with factors rounded to bf16.
+enum class Products { fp32, fma, split, bf16 };
+
 struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
-    bool bf16_products;          // matrix products round their factors to bf16 (layers/gemm_bf16_cpu.h)
+    Products products;
 
-    explicit Cpu(bool bf16 = false) : bf16_products(bf16) {}
+    explicit Cpu(Products p = Products::fp32) : products(p) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until this thread asks again. Grows, never shrinks.

@@ -1,5 +1,5 @@
-// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps. With
-// cpu.bf16_products the steps' products round their factors to bf16, as torch.optim.Muon does with all that they hold.
+// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps. Where
+// cpu.products is bf16 the steps' products round their factors to it, as torch.optim.Muon does with all that they hold.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,24 @@ using simd::vfloat;
 
 // c (n,n) = A (n,K) · B (K,n), known to be symmetric: rows of strips up to the diagonal, then mirrored.
 template <Order A, Order B>
-void multiply_symmetric(bool bf16_products, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
+void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
                         const float* b, int64_t ldb, float* c) {
-    const int64_t strip = bf16_products ? 256 : 4 * gemm::MR;  // bf16: B is packed anew for each
+    const int64_t strip = products == Products::fma ? 4 * gemm::MR : 256;  // else B, packed anew for each, costs more
     for (int64_t begin = 0; begin < n; begin += strip) {
         const int64_t end = std::min(n, begin + strip);
-        gemm::block_in<A, B>(bf16_products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c,
-                             n, false, gemm::NoEpilogue{}, nullptr);
+        gemm::block_in<A, B>(products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c, n,
+                             false, gemm::NoEpilogue{}, nullptr);
     }
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = i + 1; j < n; ++j) c[i * n + j] = c[j * n + i];
 }
 
-inline void update(bool bf16_products, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
+inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
+    const Products products = gemm::chosen(asked, n, n);
     float* const scratch = memory;
-    float* x = memory + gemm::scratch_floats(bf16_products);
+    float* x = memory + gemm::scratch_floats(products);
     float* next = x + size;
     float *const gram = next + size, *const poly = gram + n * n;
 
@@ -53,19 +54,18 @@ inline void update(bool bf16_products, float* memory, const MuonMatrix<float>& w
 
     for (int step = 0; step < steps; ++step) {
         if (tall)  // A = Xᵀ X
-            multiply_symmetric<Order::k_first, Order::k_first>(bf16_products, scratch, n, w.rows, x, n, x, n, gram);
+            multiply_symmetric<Order::k_first, Order::k_first>(products, scratch, n, w.rows, x, n, x, n, gram);
         else  // A = X Xᵀ
-            multiply_symmetric<Order::k_last, Order::k_last>(bf16_products, scratch, n, w.cols, x, w.cols, x, w.cols,
-                                                             gram);
-        multiply_symmetric<Order::k_last, Order::k_first>(bf16_products, scratch, n, n, gram, n, gram, n, poly);
+            multiply_symmetric<Order::k_last, Order::k_last>(products, scratch, n, w.cols, x, w.cols, x, w.cols, gram);
+        multiply_symmetric<Order::k_last, Order::k_first>(products, scratch, n, n, gram, n, gram, n, poly);
         simd::map(poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
             return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
                              p * static_cast<float>(c5));
         });
         const float *const left_factor = tall ? x : poly, *const right = tall ? poly : x;
         gemm::block_in<Order::k_last, Order::k_first>(
-            bf16_products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols}, n, left_factor, n, right, w.cols,
-            next, w.cols, false,
+            products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols}, n, left_factor, n, right, w.cols, next,
+            w.cols, false,
             [=](int64_t row, int64_t col, int64_t lanes) {
                 simd::map(next + row * w.cols + col, lanes, [=](vfloat p, int64_t i, int64_t left) {
                     return simd::fma(simd::set1(static_cast<float>(c1)), simd::load_n(x + row * w.cols + col + i, left),
@@ -102,8 +102,7 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (size_t i = 0; i < largest_first.size(); ++i) {
         const MuonMatrix<float>& w = matrices[largest_first[i]];
         const int64_t n = std::min(w.rows, w.cols);
-        muon::update(dev.bf16_products,
-                     dev.scratch(gemm::scratch_floats(dev.bf16_products) + 2 * w.rows * w.cols + 2 * n * n), w, o,
-                     grad_scale);
+        muon::update(dev.products, dev.scratch(gemm::scratch_floats(dev.products) + 2 * w.rows * w.cols + 2 * n * n), w,
+                     o, grad_scale);
     }
 }

@@ -47,8 +47,8 @@ struct Tensors {
 };
 
 template <class F>
-void on_all_devices(const F& run) {
-    Cpu cpu;
+void on_all_devices(const F& run, Products products = Products::fp32) {
+    Cpu cpu(products);
     Reference<double> reference;
     Magnitude magnitude;
     run(cpu), run(reference), run(magnitude);
@@ -57,23 +57,27 @@ void on_all_devices(const F& run) {
 // The shapes are run on one thread: that more give the same bits has its own test.
 class Matmul : public ::testing::TestWithParam<bool> {};
 
-void expect_forward(const Shape& s, bool with_bias) {
+void expect_forward(const Shape& s, bool with_bias, Products products = Products::fp32) {
     SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
     Tensors t(s);
-    on_all_devices([&](auto& dev) {
-        matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), with_bias ? t.bias.on(dev) : nullptr, s.N,
-                       s.C, s.OC);
-    });
+    on_all_devices(
+        [&](auto& dev) {
+            matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), with_bias ? t.bias.on(dev) : nullptr,
+                           s.N, s.C, s.OC);
+        },
+        products);
     t.out.expect_close("out", sum_error);
 }
 
-void expect_backward(const Shape& s, bool with_bias) {
+void expect_backward(const Shape& s, bool with_bias, Products products = Products::fp32) {
     SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
     Tensors t(s);
-    on_all_devices([&](auto& dev) {
-        matmul_backward(dev, t.dinp.on(dev), t.dweight.on(dev), with_bias ? t.dbias.on(dev) : nullptr, t.dout.on(dev),
-                        t.inp.on(dev), t.weight.on(dev), s.N, s.C, s.OC);
-    });
+    on_all_devices(
+        [&](auto& dev) {
+            matmul_backward(dev, t.dinp.on(dev), t.dweight.on(dev), with_bias ? t.dbias.on(dev) : nullptr,
+                            t.dout.on(dev), t.inp.on(dev), t.weight.on(dev), s.N, s.C, s.OC);
+        },
+        products);
     t.dinp.expect_close("dinp", sum_error);
     t.dweight.expect_close("dweight", sum_error);
     t.dbias.expect_close("dbias", with_bias ? sum_error : 0);
@@ -90,11 +94,13 @@ TEST_P(Matmul, BackwardAgreesWithReference) {
 INSTANTIATE_TEST_SUITE_P(Bias, Matmul, ::testing::Bool(),
                          [](const auto& with) { return with.param ? "with" : "without"; });
 
+// Both ways to be as exact as fp32, whichever this machine takes.
 TEST(Matmul, ManyBlocks) {
-    for (const int threads : {1, 2}) {
-        const Threads scope(threads);
-        for (const Shape& s : large_shapes) expect_forward(s, true), expect_backward(s, true);
-    }
+    for (const Products products : {Products::fp32, Products::fma})
+        for (const int threads : {1, 2}) {
+            const Threads scope(threads);
+            for (const Shape& s : large_shapes) expect_forward(s, true, products), expect_backward(s, true, products);
+        }
 }
 
 TEST(MatmulGelu, ForwardAgreesWithReference) {

@@ -1,6 +1,8 @@
-// Matrix products of factors rounded to bf16 (--matmul bf16): against Reference on the rounded factors, for both kinds
-// of instructions, any number of threads, NaN.
+// Matrix products by instructions for bf16, of factors rounded to it (--matmul bf16) or split into three that add up to
+// them: against Reference on the same factors, for both kinds of instructions, any number of threads, NaN.
+#include <bit>
 #include <cstdio>
+#include <limits>
 
 #include "layers/bf16.h"
 #include "layers/matmul_cpu.h"
@@ -13,19 +15,23 @@ TEST(MatmulBf16, ProductsAgreeWithReference) { GTEST_SKIP() << "this CPU has no 
 namespace {
 
 // Products of two bf16 are exact in fp32 and summed as in layer_matmul_test.cpp, in an order of the instruction's own.
+// What a split leaves out is below a quarter of a roundoff of each product.
 constexpr double sum_error = 8 * roundoff;
 
-Values rounded_values(int64_t n) {
+// Not rounded: values of all 24 bits, large and small.
+Values factors(Products products, int64_t n) {
     std::vector<double> values = uniform(n);
-    for (double& x : values) x = static_cast<float>(bf16(x));
+    for (size_t i = 0; i < values.size(); ++i)
+        values[i] = products == Products::bf16 ? static_cast<float>(bf16(values[i]))
+                                               : static_cast<float>(values[i] * (i % 5 ? 1 : 1e6));
     return Values(values);
 }
 
 struct Tensors {
-    Tensors(int64_t N, int64_t C, int64_t OC)
-        : inp(rounded_values(N * C)),
-          weight(rounded_values(OC * C)),
-          dout(rounded_values(N * OC)),
+    Tensors(Products products, int64_t N, int64_t C, int64_t OC)
+        : inp(factors(products, N * C)),
+          weight(factors(products, OC * C)),
+          dout(factors(products, N * OC)),
           bias(random_values(OC)),
           out(nan_values(N * OC)),
           dinp(nan_values(N * C)),
@@ -37,7 +43,8 @@ struct Tensors {
 struct Shape {
     int64_t N, C, OC;
 };
-// Within a block of 32 x 32 and a step of 32, at their edges, and more than a block of k (1024) and of columns (384).
+// Within a block of 32 x 32 and a step of 32, at their edges, and more than a block of k (1024, 512) and of columns
+// (384, 256).
 const Shape shapes[] = {{1, 1, 1},    {2, 3, 5},    {31, 33, 32},   {32, 32, 32},   {33, 31, 47},  {64, 96, 128},
                         {17, 16, 15}, {70, 100, 9}, {40, 1100, 65}, {1100, 40, 50}, {50, 60, 900}, {3, 2100, 5}};
 
@@ -47,12 +54,16 @@ void run(auto& dev, Tensors& t, const Shape& s) {
                     t.weight.on(dev), s.N, s.C, s.OC);
 }
 
-TEST(MatmulBf16, ProductsAgreeWithReference) {
+class MatmulBf16 : public ::testing::TestWithParam<Products> {};
+INSTANTIATE_TEST_SUITE_P(Products, MatmulBf16, ::testing::Values(Products::bf16, Products::split),
+                         [](const auto& of) { return of.param == Products::bf16 ? "rounded" : "split"; });
+
+TEST_P(MatmulBf16, ProductsAgreeWithReference) {
     std::printf("with %s\n", gemm_bf16::instructions());
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
-        Tensors t(s.N, s.C, s.OC);
-        Cpu cpu(true);
+        Tensors t(GetParam(), s.N, s.C, s.OC);
+        Cpu cpu(GetParam());
         Reference<double> reference;
         Magnitude magnitude;
         run(cpu, t, s), run(reference, t, s), run(magnitude, t, s);
@@ -63,20 +74,47 @@ TEST(MatmulBf16, ProductsAgreeWithReference) {
     }
 }
 
-TEST(MatmulBf16, FactorsAreRoundedAndSumsAreNot) {
-    Cpu cpu(true);
+TEST(MatmulOfRounded, FactorsAreRoundedAndSumsAreNot) {
+    Cpu cpu(Products::bf16);
     const float inp[] = {1 + 0x1p-9f, 1, 1}, weight[] = {1, 0x1p-12f, 0x1p-20f};
     float out = NAN;
     matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
     EXPECT_EQ(out, 1 + 0x1p-12f + 0x1p-20f);
 }
 
-// Both kernels, whichever this machine uses.
-TEST(MatmulBf16, Avx512AgreesWithAmx) {
+// 24 bits of each factor count, and the products' small parts do.
+TEST(MatmulOfSplit, IsAsExactAsFp32) {
+    Cpu cpu(Products::split);
+    const float x = 1 + 0x1p-23f, inp[] = {x, 1, 0x1.fffffep-100f}, weight[] = {1, -x + 1, 0};
+    float out = NAN;
+    matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
+    EXPECT_EQ(out, 1);
+    const float large[] = {0x1.fep127f}, small[] = {0x1.fffffep-90f};
+    matmul_forward(cpu, &out, large, small, nullptr, 1, 1, 1);
+    EXPECT_NEAR(out / (0x1.fep127 * 0x1.fffffep-90), 1, 2 * roundoff);
+}
+
+// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity are never finite results.
+TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
+    Cpu cpu(Products::split);
+    for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
+                          std::numeric_limits<float>::max()}) {
+        float out = 0;
+        const float one = 1;
+        matmul_forward(cpu, &out, &x, &one, nullptr, 1, 1, 1);
+        EXPECT_FALSE(std::isfinite(out)) << x;
+        out = 0;
+        matmul_forward(cpu, &out, &one, &x, nullptr, 1, 1, 1);
+        EXPECT_FALSE(std::isfinite(out)) << x;
+    }
+}
+
 #if defined(__AMX_BF16__)
-    if (!gemm_bf16::amx_permitted()) GTEST_SKIP() << "this system does not permit AMX";
-    constexpr int64_t steps = 3, words = 2 * steps * gemm_bf16::tile * gemm_bf16::tile, side = gemm_bf16::side;
-    std::vector<uint32_t> a(words), b(words);
+template <int planes>
+void expect_same_by_amx() {
+    using namespace gemm_bf16;
+    constexpr int64_t steps = 3, count = 2 * planes * steps * words_of_tile;
+    std::vector<uint32_t> a(count), b(count);
     for (auto* factor : {&a, &b})
         for (uint32_t& word : *factor) {
             const auto pair = uniform(2);
@@ -84,32 +122,43 @@ TEST(MatmulBf16, Avx512AgreesWithAmx) {
         }
     for (const bool accumulate : {false, true}) {
         std::vector<float> amx(side * side, 0.5f), avx512 = amx;
-        gemm_bf16::configure_amx();
-        gemm_bf16::multiply_amx(steps, a.data(), b.data(), amx.data(), side, accumulate);
-        gemm_bf16::multiply_avx512(steps, a.data(), b.data(), avx512.data(), side, accumulate);
-        for (size_t i = 0; i < amx.size(); ++i) EXPECT_NEAR(amx[i], avx512[i], 32 * steps * sum_error) << i;
+        configure_amx();
+        multiply_amx<planes>(steps, a.data(), b.data(), amx.data(), side, accumulate);
+        multiply_avx512<planes>(steps, a.data(), b.data(), avx512.data(), side, accumulate);
+        for (size_t i = 0; i < amx.size(); ++i)
+            EXPECT_NEAR(amx[i], avx512[i], static_cast<double>(std::size(products<planes>)) * 32 * steps * sum_error)
+                << i;
     }
+}
+#endif
+
+// Both kernels, whichever this machine uses.
+TEST(MatmulBf16Kernels, Avx512AgreesWithAmx) {
+#if defined(__AMX_BF16__)
+    if (!gemm_bf16::amx_permitted()) GTEST_SKIP() << "this system does not permit AMX";
+    expect_same_by_amx<1>();
+    expect_same_by_amx<3>();
 #else
     GTEST_SKIP() << "this CPU has no AMX";
 #endif
 }
 
-TEST(MatmulBf16, BitsDoNotDependOnTheThreads) {
+TEST_P(MatmulBf16, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1}, Shape{37, 65, 100}, Shape{261, 1270, 430}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
-            dev.bf16_products = true;
+            dev.products = GetParam();
             std::vector<float> all;
-            Tensors t(s.N, s.C, s.OC);
+            Tensors t(GetParam(), s.N, s.C, s.OC);
             run(dev, t, s);
             for (const Values* v : {&t.out, &t.dinp, &t.dweight, &t.dbias}) append(all, *v);
             return all;
         });
 }
 
-TEST(MatmulBf16, NaNStaysInItsRowAndColumn) {
+TEST_P(MatmulBf16, NaNStaysInItsRowAndColumn) {
     const Shape s{37, 41, 43};
-    Cpu cpu(true);
-    Tensors t(s.N, s.C, s.OC);
+    Cpu cpu(GetParam());
+    Tensors t(GetParam(), s.N, s.C, s.OC);
     t.inp.on(cpu)[5 * s.C + 3] = NAN;
     t.weight.on(cpu)[40 * s.C + 40] = NAN;
     t.dout.on(cpu)[36 * s.OC + 42] = NAN;
