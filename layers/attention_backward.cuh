@@ -3,6 +3,7 @@
 // blocks, so that there are no atomics and the bits are the same at every run.
 #pragma once
 
+#include "layers/attention_plain.cuh"
 #include "layers/attention_tiles.cuh"
 
 namespace attention_mma {
@@ -215,10 +216,11 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// delta (B,NH,T): attention_plain's. Returns whether it could.
-inline bool backward(Cuda& dev, bf16* dqkv, const bf16* dout, const bf16* qkv, const float* logsumexp,
-                     const float* delta, int64_t B, int64_t seq, int64_t C, int64_t NH) {
+// Returns whether it could.
+inline bool backward(Cuda& dev, bf16* dqkv, const bf16* dout, const bf16* out, const bf16* qkv, const float* logsumexp,
+                     int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const auto launch = [&]<int HS>() {
+        const float* const delta = attention_plain::delta(dev, dout, out, B, seq, C, NH);
         constexpr int M = HS == 64 ? 2 : 1, rows = 16 * warps * M;
         constexpr int bytes = 4 * tile_rows * HS * static_cast<int>(sizeof(bf16));
         const unsigned blocks = static_cast<unsigned>(B * NH * ((seq + rows - 1) / rows));

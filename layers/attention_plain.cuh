@@ -85,6 +85,12 @@ __device__ __forceinline__ Work block_work(bool last_first, int seq, int64_t C, 
     return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows<LANES>};
 }
 
+// The first position of the thread's warp, whose lanes leave out the same rows: those that are masked for all of it.
+template <int LANES>
+__device__ __forceinline__ int warp_first(const Work& work) {
+    return work.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
+}
+
 // out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as powers of 2 are what the
 // hardware has. The sums are kept relative to e^largest, the largest score so far.
 template <int LANES, class T>
@@ -95,6 +101,7 @@ __global__ void __launch_bounds__(threads, 4)
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
     const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
     const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
     const T* const base = qkv + work.base;
     float q[depth], o[depth] = {}, largest = -INFINITY, sum = 0;
     load_row<LANES>(q, base + t * 3 * C, hs, t >= seq);
@@ -104,7 +111,8 @@ __global__ void __launch_bounds__(threads, 4)
         load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
         load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
         __syncthreads();
-        for (int row = 0; row < rows<LANES>; row += chunk) {
+        const int last = min(rows<LANES>, end - first);
+        for (int row = 0; row < last; row += chunk) {
             float score[chunk], before = largest;
             UNROLL for (int i = 0; i < chunk; ++i) {
                 score[i] = dot<LANES>(q, k[row + i]);
@@ -155,6 +163,7 @@ __global__ void __launch_bounds__(threads, 3)
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
     const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
     const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
     const bool absent = t >= seq;
     const T* const base = qkv + work.base;
     float q[depth], dy[depth], dq[depth] = {};
@@ -168,7 +177,8 @@ __global__ void __launch_bounds__(threads, 3)
         load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
         load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
         __syncthreads();
-        for (int row = 0; row < rows<LANES>; row += chunk) {
+        const int last = min(rows<LANES>, end - first);
+        for (int row = 0; row < last; row += chunk) {
             float dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 const float p = exp2f(dot<LANES>(q, k[row + i]) - log_sum);
@@ -208,7 +218,8 @@ __global__ void __launch_bounds__(threads, 2)
             dout_out[row] = absent ? 0 : delta[work.head * seq + first + row];
         }
         __syncthreads();
-        for (int row = 0; row < rows<LANES>; row += chunk) {
+        const int begin = max(0, warp_first<LANES>(work) - first) / chunk * chunk, last = min(rows<LANES>, seq - first);
+        for (int row = begin; row < last; row += chunk) {
             float p[chunk], dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 p[i] = exp2f(dot<LANES>(k, q[row + i]) - log_sum[row + i]);
@@ -263,15 +274,16 @@ float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int
 }
 
 template <class T>
-void backward(Cuda& dev, T* dqkv, const T* dout, const T* qkv, const float* logsumexp, const float* delta, int64_t B,
+void backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp, int64_t B,
               int64_t seq, int64_t C, int64_t NH) {
     const int64_t hs = C / NH, heads = B * NH;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
+    const float* const dout_out = delta(dev, dout, out, B, seq, C, NH);
     for_head_size(hs, [&]<int LANES>() {
         LAUNCH((dq_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
-               delta, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
         LAUNCH((dkv_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
-               delta, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
     });
 }
 
