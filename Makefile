@@ -62,7 +62,7 @@ train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
 
-train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
+train_gpt2cu: $(B)/train_gpt2cu$(if $(USE_CUDNN),_cudnn) ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
 	@ln -f $< $@
 
 tests: $(TESTS) $(B)/test_gpt2 $(B)/train_gpt2 $(B)/train_gpt2cu_emulated
@@ -139,11 +139,21 @@ GPU_ARCH ?= $(if $(wildcard /dev/nvidiactl),native,sm_80 sm_90)
 GENCODE   = $(if $(filter native,$(GPU_ARCH)),-arch=native,$(foreach a,$(GPU_ARCH:sm_%=%),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=$(LAST_PTX),code=$(LAST_PTX))
 LAST_PTX  = $(lastword $(GPU_ARCH:sm_%=compute_%))
-$(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
+# USE_CUDNN=1: attention by cuDNN 9, to compare with ours; and a rung of it in the attention_cuda ladder.
+CUDNN_PATH          ?= /usr
+CUDNN_FRONTEND_PATH ?= $(CUDNN_PATH)
+ifdef USE_CUDNN
+CUDNN_HEADERS := $(CUDNN_PATH)/include/cudnn.h $(CUDNN_FRONTEND_PATH)/include/cudnn_frontend.h
+$(foreach header,$(CUDNN_HEADERS),$(if $(wildcard $(header)),,$(error USE_CUDNN=1: found no $(header): \
+    CUDNN_PATH and CUDNN_FRONTEND_PATH name the folders that hold include/ of cuDNN 9 and of cudnn-frontend)))
+CUDNN := $(addprefix -isystem ,$(filter-out /usr/include,$(patsubst %/,%,$(dir $(CUDNN_HEADERS)))))
+CUDNN_LIBRARY := -L$(CUDNN_PATH)/lib -Xlinker -rpath=$(CUDNN_PATH)/lib -l:libcudnn.so.9 -lnvrtc
+endif
+$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
 	@$(if $(TOOLKIT),,echo "make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU"; exit 1)
 	@echo "compiling $< ($(GPU_ARCH))"
-	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 \
-	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt -o $@
+	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 $(if $(USE_CUDNN),-DUSE_CUDNN $(CUDNN)) \
+	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
@@ -156,11 +166,12 @@ NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nv
 ifneq ($(NVCC),)
 $(B)/dev/%_cuda/ladder.o: dev/%_cuda/ladder.cpp
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -std=c++20 -O3 -arch=native -I. -MMD -MP -diag-suppress 1675 -Xcompiler -fopenmp -x cu -c $< -o $@
+	$(Q)$(NVCC) -std=c++20 -O3 -arch=native -I. -MMD -MP -diag-suppress 1675 $(if $(USE_CUDNN),-DCUDNN_RUNG $(CUDNN)) \
+	    -Xcompiler -fopenmp -x cu -c $< -o $@
 
 $(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) -Xcompiler -fopenmp $^ -lcublasLt -o $@
+	$(Q)$(NVCC) -Xcompiler -fopenmp $^ -lcublasLt $(CUDNN_LIBRARY) -o $@
 else
 $(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
