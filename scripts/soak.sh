@@ -3,24 +3,28 @@
 # as they were after warm-up, which is the first fifth of it.
 #   scripts/soak.sh [SECONDS [OPTION…]]     an hour, the tiny model; the options are train_gpt2's
 # Ends with status 1 where memory grew by a MiB or more, or file handles grew. Tokens per second also tell of the
-# machine's other work, processor seconds for a step hardly, where one thread runs (OMP_NUM_THREADS=1: more spin while
-# they wait); both are only reported.
+# machine's other work, and processor seconds for a step less so (of one thread: OMP_NUM_THREADS=1, more spin while they
+# wait); both are only reported. So at the end a new run is started beside the old one for a minute: what slows one
+# slows the other.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-3600}
 shift || true
 work=$(mktemp -d)
-trap 'kill -KILL "${pid:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
-"${TRAIN_GPT2:-./train_gpt2}" --out "$work/run" --steps 1000000000 --schedule constant --eval-every 250 \
-    --sample-every 500 --save-every 250 --keep 2 "$@" >"$work/output" 2>&1 &
+trap 'kill -KILL "${pid:-}" "${new:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
+train() {  # name, options
+    exec "${TRAIN_GPT2:-./train_gpt2}" --out "$work/$1" --steps 1000000000 --schedule constant --eval-every 250 \
+        --sample-every 500 --save-every 250 --keep 2 "${@:2}" >"$work/$1.output" 2>&1
+}
+train run "$@" &
 pid=$!
 
 end=$((SECONDS + seconds))
 while [ $SECONDS -lt $end ]; do
     sleep $((seconds / 240 + 1))
     if ! kill -0 $pid 2>/dev/null; then
-        tail -n 20 "$work/output"
+        tail -n 20 "$work/run.output"
         echo "soak: the program ended by itself"
         exit 1
     fi
@@ -30,16 +34,25 @@ while [ $SECONDS -lt $end ]; do
     ticks=$(sed 's/.*) //' "/proc/$pid/stat" | awk '{ print $12 + $13 }')
     echo "$((seconds - end + SECONDS)) $(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status") ${#handles[@]} $ticks ${step:-0}" >>"$work/samples"
 done
-kill -TERM $pid
+cp "$work/run/log.jsonl" "$work/before"
+train new "$@" &
+new=$!
+sleep 60
+kill -TERM $pid $new
 status=0
 wait $pid || status=$?
+wait $new || true
 
-python3 - "$work/samples" "$work/run/log.jsonl" "$seconds" "$status" <<'PYTHON'
+python3 - "$work" "$seconds" "$status" <<'PYTHON'
 import json, os, statistics, sys
-samples = [tuple(map(int, line.split())) for line in open(sys.argv[1])]
-seconds, status = int(sys.argv[3]), int(sys.argv[4])
-log = [json.loads(line) for line in open(sys.argv[2])]
-train = [e for e in log if e["split"] == "train"]
+work, seconds, status = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def read_log(name):
+    log = [json.loads(line) for line in open(f"{work}/{name}")]
+    return [e for e in log if e["split"] == "train"], [e for e in log if e["split"] == "val"]
+
+samples = [tuple(map(int, line.split())) for line in open(f"{work}/samples")]
+train, val = read_log("before")
 
 def fifth(n, of):
     return [e for e in of if n * seconds / 5 <= e[0] < (n + 1) * seconds / 5]
@@ -55,12 +68,15 @@ def processor(part):  # seconds for a step, evaluations, samples and saves among
 
 steps = [processor(fifth(n, samples)) for n in range(5)]
 growth = max(rss[2:]) - rss[1]
-print(f"{seconds} s, {len(train)} steps, {len(log) - len(train)} evaluations, exit status {status}")
+print(f"{seconds} s, {len(train)} steps, {len(val)} evaluations, exit status {status}")
 print("most resident memory in each fifth, KiB:", *rss)
 print("most file handles in each fifth:", *handles)
 print("median tokens/s in each fifth:", *(f"{s:.0f}" for s in speed))
 print("processor ms for a step in each fifth:", *(f"{1000 * s:.2f}" for s in steps))
 print(f"after warm-up: memory {growth:+d} KiB, file handles {max(handles[2:]) - handles[1]:+d}, "
       f"tokens/s {speed[4] / speed[1] - 1:+.1%}, processor time for a step {steps[4] / steps[1] - 1:+.1%}")
+old, new = (statistics.median(e["tokens_per_second"] for e in log) for log in
+            (read_log("run/log.jsonl")[0][len(train):], read_log("new/log.jsonl")[0][10:]))
+print(f"beside a new run: median tokens/s {old:.0f}, the new one's {new:.0f}: {old / new - 1:+.1%}")
 sys.exit(not (growth < 1024 and max(handles[2:]) <= handles[1] and status == 143))
 PYTHON
