@@ -110,10 +110,12 @@ public:
         for (const Values* t : inputs) round(*t);
     }
 
-    // A pass over the kernel: what one call does, what it makes, and layer(dev), which makes that on a device. The
-    // rungs that follow belong to it.
+    // A pass over the kernel: what one call does, what it makes, and layer(dev), which makes that on a device: on
+    // Reference, and, where it takes any, on Cpu. The rungs that follow belong to it.
     template <class Layer>
     void pass(const char* name, Work work, const Results& results, const Layer& layer) {
+        std::function<void()> production;
+        if constexpr (std::is_invocable_v<const Layer&, Cpu&>) production = [layer, this] { layer(cpu_); };
         passes_.push_back({name,
                            work,
                            results,
@@ -121,7 +123,7 @@ public:
                                Reference<double> exact;
                                layer(exact);
                            },
-                           [layer, this] { layer(cpu_); },
+                           production,
                            {}});
     }
     // same_bits: on any number or order of threads.

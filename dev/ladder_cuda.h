@@ -8,6 +8,7 @@
 #include "layers/cuda_common.cuh"
 
 #ifdef __CUDACC__
+constexpr bool on_gpu = true;
 // z = z² + c in 8 chains a thread, as on the CPU (layers/peak_cpu.h).
 constexpr int fma_chains = 8, fma_rounds = 4096;
 static __global__ void fma_kernel(float* out) {
@@ -19,6 +20,8 @@ static __global__ void fma_kernel(float* out) {
     UNROLL for (int i = 0; i < fma_chains; ++i) sum += z[i];
     if (sum > 1e9f) *out = sum;  // never: it keeps the loop alive
 }
+#else
+constexpr bool on_gpu = false;
 #endif
 
 class CudaLadder : public Accelerator {

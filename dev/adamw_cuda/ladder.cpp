@@ -1,15 +1,10 @@
 // AdamW's ladder on a GPU: 28 bytes of memory traffic for each parameter, and little to compute.
 #include "dev/ladder_cuda.h"
 #include "layers/adamw.cuh"
-#include "layers/adamw_cpu.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_size = 124475904;  // GPT-2 124M
-#else
-constexpr int64_t default_size = 3001;
-#endif
-const Kernel kernel{
-    "adamw_cuda", "AdamW over a flat buffer, on a GPU or in its emulator", {{"N", default_size, "parameters"}}};
+const Kernel kernel{"adamw_cuda",
+                    "AdamW over a flat buffer, on a GPU or in its emulator",
+                    {{"N", on_gpu ? 124475904 : 3001, "parameters"}}};  // GPT-2 124M's
 
 namespace {
 
@@ -84,7 +79,7 @@ void climb(Ladder& ladder) {
     const auto factors = cuda_allocate<AdamWFactors>(1);
     const AdamWFactors at_step = adamw_factors(o, step);
     to_device(dev, factors.get(), &at_step, 1);
-    ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](auto& d) {
+    ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](Reference<double>& d) {
         const typename std::remove_reference_t<decltype(d)>::scalar grad_scale = 1;
         adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, o, grad_scale, step);
     });

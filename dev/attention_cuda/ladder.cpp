@@ -2,19 +2,16 @@
 // numbers: the inputs are rounded to bf16 for all.
 #include "dev/attention_cuda/rungs.cuh"
 #include "dev/ladder_cuda.h"
-#include "layers/attention_cpu.h"
-
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {4, 1024, 12, 64};
-#else
-constexpr int64_t default_shape[] = {1, 130, 2, 64};
+#ifdef CUDNN_RUNG  // make -C dev attention_cuda USE_CUDNN=1
+#include "layers/attention_cudnn.cuh"
 #endif
+
 const Kernel kernel{"attention_cuda",
                     "causal self-attention, forward and backward, on a GPU or in its emulator",
-                    {{"B", default_shape[0], "sequences"},
-                     {"T", default_shape[1], "tokens each"},
-                     {"NH", default_shape[2], "heads"},
-                     {"hs", default_shape[3], "channels each, at most 256"}}};
+                    {{"B", on_gpu ? 4 : 1, "sequences"},
+                     {"T", on_gpu ? 1024 : 130, "tokens each"},
+                     {"NH", on_gpu ? 12 : 2, "heads"},
+                     {"hs", 64, "channels each, at most 256"}}};
 
 namespace {
 
@@ -35,11 +32,11 @@ void climb(Ladder& ladder) {
     const int64_t C = NH * hs, n = B * T * C;
     const auto &qkv = ladder.input({B, T, 3 * C}, -2, 2), &dout = ladder.input({B, T, C});
     const auto &saved_out = ladder.input({B, T, C}), &saved_logsumexp = ladder.input({B, NH, T});
-    ladder.prepare({&qkv, &dout}, [&, n](auto& d) {
+    ladder.prepare({&qkv, &dout}, [&, n](Reference<double>& d) {
         round_to_bf16(d, qkv.on(d), 3 * n);
         round_to_bf16(d, dout.on(d), n);
     });
-    ladder.prepare({&saved_out, &saved_logsumexp}, [&, C](auto& d) {
+    ladder.prepare({&saved_out, &saved_logsumexp}, [&, C](Reference<double>& d) {
         attention_forward(d, saved_out.on(d), saved_logsumexp.on(d), qkv.on(d), B, T, C, NH);
         round_to_bf16(d, saved_out.on(d), B * T * C);
     });
@@ -48,7 +45,8 @@ void climb(Ladder& ladder) {
 
     const double work = product(B, T, T + 1, C);
     const auto forward = [&, C](const auto& out, const auto& logsumexp) {
-        return [&, C](auto& d) { attention_forward(d, out.on(d), logsumexp.on(d), qkv.on(d), B, T, C, NH); };
+        return
+            [&, C](Reference<double>& d) { attention_forward(d, out.on(d), logsumexp.on(d), qkv.on(d), B, T, C, NH); };
     };
     const auto &out = ladder.output("out", {B, T, C}, T), &logsumexp = ladder.output("logsumexp", {B, NH, T}, T + hs);
     rungs::Tensors x{cuda.memory(out),
@@ -75,6 +73,13 @@ void climb(Ladder& ladder) {
     x.out = cuda.memory(saved_out);
     const rungs::Bf16Tensors y(dev, x);
     const auto convert_out = [&dev, &y, to = cuda.memory(out16), n] { rungs::convert(dev, to, y.out.get(), n); };
+#ifdef CUDNN_RUNG
+    ladder.rung("cudnn", "NVIDIA's", [&, x, lse = cuda.memory(logsumexp16)] {
+        if (!attention_cudnn::try_forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH))
+            throw std::runtime_error("cuDNN has none for this shape");
+        convert_out();
+    });
+#endif
     ladder.rung("production", "tensor cores: layers/attention_forward.cuh", [&, x, lse = cuda.memory(logsumexp16)] {
         attention_forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH);
         convert_out();
@@ -83,7 +88,7 @@ void climb(Ladder& ladder) {
     const auto &dqkv = ladder.output("dqkv", {B, T, 3 * C}, 2 * T + 2 * hs),
                &dqkv16 = ladder.output("dqkv", {B, T, 3 * C}, terms_of_bf16);
     const auto backward = [&, C](const auto& to) {
-        return [&, C](auto& d) {
+        return [&, C](Reference<double>& d) {
             attention_backward(d, to.on(d), dout.on(d), saved_out.on(d), qkv.on(d), saved_logsumexp.on(d), B, T, C, NH);
         };
     };
@@ -94,6 +99,15 @@ void climb(Ladder& ladder) {
         attention_backward(dev, x.dqkv, x.dout, x.out, x.qkv, x.logsumexp, x.B, x.T, x.C(), x.NH);
     });
     ladder.pass("backward in bf16", flops(5 * work), {&dqkv16}, backward(dqkv16));
+#ifdef CUDNN_RUNG
+    ladder.rung("cudnn", "NVIDIA's", [&, x, to = cuda.memory(dqkv16)] {
+        rungs::convert(dev, y.out.get(), x.out, n);
+        if (!attention_cudnn::try_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B,
+                                           x.T, x.C(), x.NH))
+            throw std::runtime_error("cuDNN has none for this shape");
+        rungs::convert(dev, to, y.dqkv.get(), 3 * n);
+    });
+#endif
     ladder.rung("production", "tensor cores: layers/attention_backward.cuh", [&, x, to = cuda.memory(dqkv16)] {
         rungs::convert(dev, y.out.get(), x.out, n);  // forward left its own there
         attention_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B, x.T, x.C(),

@@ -2,14 +2,9 @@
 #include "dev/classifier_cuda/rungs.cuh"
 #include "dev/ladder_cuda.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {8192, 50257};
-#else
-constexpr int64_t default_shape[] = {5, 3001};
-#endif
 const Kernel kernel{"classifier_cuda",
                     "softmax, cross-entropy and its gradient from logits, on a GPU or in its emulator",
-                    {{"N", default_shape[0], "rows"}, {"V", default_shape[1], "tokens"}}};
+                    {{"N", on_gpu ? 8192 : 5, "rows"}, {"V", on_gpu ? 50257 : 3001, "tokens"}}};
 
 void climb(Ladder& ladder) {
     static CudaLadder cuda;
@@ -22,19 +17,18 @@ void climb(Ladder& ladder) {
     const CudaBuffer<int32_t> on_device = cuda_allocate<int32_t>(N);
     to_device(cuda.dev, on_device.get(), targets.data(), N);
 
-    ladder.pass("loss and gradient", bytes(8 * product(N, V)), {&logits, &losses}, [&, N = N, V = V](auto& dev) {
-        using T = std::remove_pointer_t<decltype(losses.on(dev))>;
-        Reference<T> reference;
-        const T one = 1;  // the reference's classifier with one channel: weight is the row of logits
-        for (int64_t n = 0; n < N; ++n) {
-            T* const row = logits.on(dev) + n * Vp;
-            std::vector<T> gradient(static_cast<size_t>(Vp));
-            T dinp;
-            classifier_forward_backward(reference, losses.on(dev) + n, &dinp, gradient.data(), &one, row,
-                                        targets.data() + n, 1, 1, V, T(scale));
-            std::copy(gradient.begin(), gradient.end(), row);
-        }
-    });
+    ladder.pass("loss and gradient", bytes(8 * product(N, V)), {&logits, &losses},
+                [&, N = N, V = V](Reference<double>& dev) {
+                    const double one = 1;  // the classifier with one channel: weight is the row of logits
+                    for (int64_t n = 0; n < N; ++n) {
+                        double* const row = logits.on(dev) + n * Vp;
+                        std::vector<double> gradient(static_cast<size_t>(Vp));
+                        double dinp;
+                        classifier_forward_backward(dev, losses.on(dev) + n, &dinp, gradient.data(), &one, row,
+                                                    targets.data() + n, 1, 1, V, static_cast<double>(scale));
+                        std::copy(gradient.begin(), gradient.end(), row);
+                    }
+                });
     const rungs::Task task{cuda.memory(losses), cuda.memory(logits), on_device.get(), N, V, Vp, scale};
     ladder.rung("naive", "a row a thread, three passes", [task] { rungs::naive(cuda.dev, task); });
     ladder.rung("block per row", "neighbouring threads read neighbouring logits",

@@ -2,19 +2,13 @@
 // rows, and are to do it in the same order at every run.
 #include "dev/ladder_cuda.h"
 #include "layers/embedding.cuh"
-#include "layers/embedding_cpu.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {64, 1024, 768, 50257};
-#else
-constexpr int64_t default_shape[] = {3, 50, 40, 60};
-#endif
 const Kernel kernel{"embedding_cuda",
                     "token and position embedding, forward and backward, on a GPU or in its emulator",
-                    {{"B", default_shape[0], "sequences"},
-                     {"T", default_shape[1], "tokens each"},
-                     {"C", default_shape[2], "channels"},
-                     {"V", default_shape[3], "in the vocabulary"}}};
+                    {{"B", on_gpu ? 64 : 3, "sequences"},
+                     {"T", on_gpu ? 1024 : 50, "tokens each"},
+                     {"C", on_gpu ? 768 : 40, "channels"},
+                     {"V", on_gpu ? 50257 : 60, "in the vocabulary"}}};
 
 namespace {
 
@@ -66,7 +60,7 @@ void climb(Ladder& ladder) {
     const unsigned blocks = static_cast<unsigned>((N * C + 255) / 256);
     float *const y = cuda.memory(out), *const wt = cuda.memory(wte), *const wp = cuda.memory(wpe);
     ladder.pass("forward", bytes(8 * product(N, C)), {&out},
-                [&](auto& d) { embedding_forward(d, out.on(d), on_host, wte.on(d), wpe.on(d), B, T, C); });
+                [&](Reference<double>& d) { embedding_forward(d, out.on(d), on_host, wte.on(d), wpe.on(d), B, T, C); });
     ladder.rung("naive", "a value a thread",
                 [&] { LAUNCH(forward_naive, blocks, 256, 0, dev.stream, y, tokens, wt, wp, N, T, C); });
     ladder.rung("production", "a row a warp, 16 bytes an access: layers/embedding.cuh",
@@ -75,8 +69,9 @@ void climb(Ladder& ladder) {
     const auto& dout = ladder.input({B, T, C});
     const auto &dwte = ladder.updated("dwte", {V, C}, B), &dwpe = ladder.updated("dwpe", {T, C}, B);
     float *const dy = cuda.memory(dout), *const dt = cuda.memory(dwte), *const dp = cuda.memory(dwpe);
-    ladder.pass("backward", bytes(12 * product(N, C)), {&dwte, &dwpe},
-                [&](auto& d) { embedding_backward(d, dwte.on(d), dwpe.on(d), dout.on(d), on_host, B, T, C); });
+    ladder.pass("backward", bytes(12 * product(N, C)), {&dwte, &dwpe}, [&](Reference<double>& d) {
+        embedding_backward(d, dwte.on(d), dwpe.on(d), dout.on(d), on_host, B, T, C);
+    });
     ladder.rung(
         "atomics", "a value a thread",
         [&] { LAUNCH(backward_atomics, blocks, 256, 0, dev.stream, dt, dp, dy, tokens, N, T, C); }, false);

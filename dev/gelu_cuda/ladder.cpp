@@ -2,16 +2,11 @@
 // stay. The question is how many bytes are on their way at once.
 #include "dev/ladder_cuda.h"
 #include "layers/gelu.cuh"
-#include "layers/gelu_cpu.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {16384, 3072};  // 192 MiB: beyond any cache
-#else
-constexpr int64_t default_shape[] = {7, 333};
-#endif
+// 192 MiB: beyond any cache
 const Kernel kernel{"gelu_cuda",
                     "GELU in its tanh form, forward and backward, on a GPU or in its emulator",
-                    {{"N", default_shape[0], "rows"}, {"C", default_shape[1], "channels"}}};
+                    {{"N", on_gpu ? 16384 : 7, "rows"}, {"C", on_gpu ? 3072 : 333, "channels"}}};
 
 namespace {
 
@@ -51,7 +46,8 @@ void climb(Ladder& ladder) {
     const int64_t n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
     float *const x = cuda.memory(inp), *const y = cuda.memory(out);
-    ladder.pass("forward", bytes(8 * product(n)), {&out}, [&](auto& d) { gelu_forward(d, out.on(d), inp.on(d), n); });
+    ladder.pass("forward", bytes(8 * product(n)), {&out},
+                [&](Reference<double>& d) { gelu_forward(d, out.on(d), inp.on(d), n); });
     ladder.rung("naive", "a value a thread", [&] { LAUNCH(forward_naive, blocks(n), 256, 0, dev.stream, y, x, n); });
     ladder.rung("vectors", "16 bytes in one access",
                 [&] { LAUNCH(forward_vectors, blocks(n / 4 + n % 4), 256, 0, dev.stream, y, x, n); });
@@ -60,7 +56,7 @@ void climb(Ladder& ladder) {
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
     float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp);
     ladder.pass("backward", bytes(12 * product(n)), {&dinp},
-                [&](auto& d) { gelu_backward(d, dinp.on(d), inp.on(d), dout.on(d), n); });
+                [&](Reference<double>& d) { gelu_backward(d, dinp.on(d), inp.on(d), dout.on(d), n); });
     ladder.rung("naive", "a value a thread",
                 [&] { LAUNCH(backward_naive, blocks(n), 256, 0, dev.stream, dx, x, dy, n); });
     ladder.rung("production", "16 bytes in one access, exp: layers/gelu.cuh",

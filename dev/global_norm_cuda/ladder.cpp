@@ -1,18 +1,12 @@
 // The global norm's ladder on a GPU: one number from millions. The question is how threads add up.
 #include "dev/ladder_cuda.h"
 #include "layers/global_norm.cuh"
-#include "layers/global_norm_cpu.h"
+#include "layers/global_norm.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_size = 124475904;  // GPT-2 124M
-constexpr unsigned grid = 512;
-#else
-constexpr int64_t default_size = 20001;
-constexpr unsigned grid = 3;
-#endif
+constexpr unsigned grid = on_gpu ? 512 : 3;
 const Kernel kernel{"global_norm_cuda",
                     "the sum of squares of a flat buffer, on a GPU or in its emulator",
-                    {{"N", default_size, "values"}}};
+                    {{"N", on_gpu ? 124475904 : 20001, "values"}}};  // GPT-2 124M's
 
 namespace {
 
@@ -76,10 +70,8 @@ void climb(Ladder& ladder) {
             },
             false);
     };
-    ladder.pass("sum of squares", bytes(4 * product(n)), {&sum}, [&](auto& d) {
-        using T = typename std::remove_reference_t<decltype(d)>::scalar;
-        sum.on(d)[0] = static_cast<T>(global_norm_squared(d, values.on(d), n));
-    });
+    ladder.pass("sum of squares", bytes(4 * product(n)), {&sum},
+                [&](Reference<double>& d) { sum.on(d)[0] = global_norm_squared(d, values.on(d), n); });
     rung("atomics", "every thread adds to one total", atomics, blocks, 256);
     rung("trees", "a block adds up in shared memory", trees, blocks, 256);
     rung("shuffles", "registers first, then warps by shuffles", shuffles, grid, norm_threads);

@@ -1,16 +1,11 @@
 // LayerNorm's ladder on a GPU: the rungs of dev/layernorm/rungs.cuh.
 #include "dev/ladder_cuda.h"
 #include "dev/layernorm/rungs.cuh"
-#include "layers/layernorm_cpu.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {32768, 1024};  // 128 MiB: beyond any cache
-#else
-constexpr int64_t default_shape[] = {50, 260};
-#endif
+// 128 MiB: beyond any cache
 const Kernel kernel{"layernorm_cuda",
                     "LayerNorm forward, with the residual's addition, and backward, on a GPU or in its emulator",
-                    {{"N", default_shape[0], "rows"}, {"C", default_shape[1], "channels"}}};
+                    {{"N", on_gpu ? 32768 : 50, "rows"}, {"C", on_gpu ? 1024 : 260, "channels"}}};
 
 namespace {
 
@@ -41,7 +36,7 @@ void climb(Ladder& ladder) {
                &dinp = ladder.output("dinp", {N, C}, C);
     const auto &dweight = ladder.updated("dweight", {C}, N), &dbias = ladder.updated("dbias", {C}, N);
     const auto &saved_mean = ladder.input({N}), &saved_rstd = ladder.input({N});
-    ladder.prepare({&saved_mean, &saved_rstd}, [&](auto& dev) {
+    ladder.prepare({&saved_mean, &saved_rstd}, [&](Reference<double>& dev) {
         layernorm_forward(dev, out.on(dev), saved_mean.on(dev), saved_rstd.on(dev), inp.on(dev), weight.on(dev),
                           bias.on(dev), N, C);
     });
@@ -60,20 +55,21 @@ void climb(Ladder& ladder) {
                      N,
                      C};
 
-    ladder.pass("forward", bytes(8 * product(N, C)), {&out, &mean, &rstd}, [&](auto& dev) {
+    ladder.pass("forward", bytes(8 * product(N, C)), {&out, &mean, &rstd}, [&](Reference<double>& dev) {
         layernorm_forward(dev, out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N,
                           C);
     });
     climb_pass(ladder, cuda.dev, rungs::Pass::forward, t);
 
-    ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
-        residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
-                                   branch.on(dev), weight.on(dev), bias.on(dev), N, C);
-    });
+    ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd},
+                [&](Reference<double>& dev) {
+                    residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
+                                               branch.on(dev), weight.on(dev), bias.on(dev), N, C);
+                });
     climb_pass(ladder, cuda.dev, rungs::Pass::fused, t);
 
     t.mean = cuda.memory(saved_mean), t.rstd = cuda.memory(saved_rstd);
-    ladder.pass("backward", bytes(12 * product(N, C)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
+    ladder.pass("backward", bytes(12 * product(N, C)), {&dinp, &dweight, &dbias}, [&](Reference<double>& dev) {
         layernorm_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
                            saved_mean.on(dev), saved_rstd.on(dev), nullptr, N, C);
     });

@@ -1,18 +1,12 @@
 // The matrix product's ladder on a GPU: the rungs of rungs.cuh.
 #include "dev/ladder_cuda.h"
 #include "dev/matmul_cuda/rungs.cuh"
-#include "layers/matmul_cpu.h"
 
-#ifdef __CUDACC__
-constexpr int64_t default_shape[] = {8192, 768, 3072};
-#else
-constexpr int64_t default_shape[] = {20, 50, 70};
-#endif
 const Kernel kernel{"matmul_cuda",
                     "a linear layer, forward and backward, on a GPU or in its emulator",
-                    {{"N", default_shape[0], "rows"},
-                     {"C", default_shape[1], "channels in"},
-                     {"OC", default_shape[2], "channels out"}}};
+                    {{"N", on_gpu ? 8192 : 20, "rows"},
+                     {"C", on_gpu ? 768 : 50, "channels in"},
+                     {"OC", on_gpu ? 3072 : 70, "channels out"}}};
 
 void climb(Ladder& ladder) {
     using rungs::rows, rungs::transposed;
@@ -24,8 +18,9 @@ void climb(Ladder& ladder) {
     Cuda& dev = cuda.dev;
     float *const x = cuda.memory(inp), *const w = cuda.memory(weight), *const b = cuda.memory(bias),
                  *const y = cuda.memory(out);
-    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out},
-                [&](auto& d) { matmul_forward(d, out.on(d), inp.on(d), weight.on(d), bias.on(d), N, C, OC); });
+    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out}, [&](Reference<double>& d) {
+        matmul_forward(d, out.on(d), inp.on(d), weight.on(d), bias.on(d), N, C, OC);
+    });
     const rungs::Task forward{y, rows(x, C), transposed(w, C), b, N, OC, C};
     ladder.rung("naive", "an element a thread", [&, forward] { rungs::naive(dev, forward); });
     ladder.rung("shared tiles", "values loaded once for 16 threads", [&, forward] { shared_tiles(dev, forward); });
@@ -37,7 +32,7 @@ void climb(Ladder& ladder) {
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
     float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp), *const dw = cuda.memory(dweight),
                  *const db = cuda.memory(dbias);
-    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](auto& d) {
+    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](Reference<double>& d) {
         matmul_backward(d, dinp.on(d), dweight.on(d), dbias.on(d), dout.on(d), inp.on(d), weight.on(d), N, C, OC);
     });
     const auto backward = [&, N = N, C = C, OC = OC](void (*multiply)(Cuda&, const rungs::Task&)) {
