@@ -80,6 +80,7 @@ inline void configure_amx() {
         uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
+    asm volatile("" ::"r"(&config) : "memory");  // GCC's intrinsic says that it reads 8 bytes, of 64
     _tile_loadconfig(&config);
 }
 
@@ -268,13 +269,18 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     copy(c, ldc, block, side);
 }
 
+// A thread's call before its multiply_block's.
+inline void start_block() {
+#if defined(__AMX_BF16__)
+    if (amx_permitted()) configure_amx();
+#endif
+}
+
 // As gemm::block. `memory`: scratch_floats().
 template <int planes, Order A, Order B, class Epilogue>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
-#if defined(__AMX_BF16__)
-    if (amx_permitted()) configure_amx();
-#endif
+    start_block();
     constexpr int64_t KC = Blocks<planes>::KC, MC = Blocks<planes>::MC, NC = Blocks<planes>::NC;
     uint32_t* const packed_a = reinterpret_cast<uint32_t*>(memory);
     uint32_t* const packed_b = packed_a + words<planes>(MC);

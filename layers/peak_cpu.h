@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/device.h"
+#include "layers/multiply_cpu.h"
 #include "layers/simd.h"
 
 inline double median(std::vector<double> values) {
@@ -42,6 +43,27 @@ inline double fma_peak_once() {
     return flops / (seconds_now() - start);
 }
 
+// The same for products by instructions for bf16, of blocks that stay in L1.
+template <int planes>
+double bf16_peak_once() {
+    double flops = 0;
+    const double start = seconds_now();
+#if defined(__AVX512BF16__)
+    using namespace gemm_bf16;
+    constexpr int64_t steps = 2, rounds = 10'000 / planes;
+#pragma omp parallel reduction(+ : flops)
+    {
+        constexpr int64_t words = 2 * planes * steps * words_of_tile;
+        alignas(64) uint32_t a[words] = {}, b[words] = {};
+        alignas(64) float c[side * side] = {};
+        start_block();
+        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side);
+        flops = c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
+    }
+#endif
+    return flops / (seconds_now() - start);
+}
+
 // Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
 class CopyPeak {
 public:
@@ -68,6 +90,19 @@ inline double measure_fma_peak(int tries = 9) {
     std::vector<double> rates;
     for (int i = 0; i < tries; ++i) rates.push_back(fma_peak_once());
     return median(rates);
+}
+// What matrix products of this kind can reach at best.
+inline double measure_peak(Products products) {
+    constexpr int64_t large = 1024;
+    return gemm::for_planes(gemm::chosen(products, large, large), [](auto planes) {
+        if constexpr (planes == 0) {
+            return measure_fma_peak();
+        } else {
+            std::vector<double> rates;
+            for (int i = 0; i < 9; ++i) rates.push_back(bf16_peak_once<planes>());
+            return median(rates);
+        }
+    });
 }
 inline double measure_copy_bandwidth(int tries = 5) {
     CopyPeak copy;
