@@ -1,67 +1,19 @@
 // LayerNorm and RMSNorm on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
 #include "layers/rmsnorm.cuh"
 
-#include "layer_check.h"
+#include "cuda_check.h"
 
 namespace {
 
-// A tensor of T on the device and the same values in double, for Reference. `misaligned`: off a vector's boundary.
+// Its tolerances are numbers of roundoffs.
 template <class T>
-class Tensor {
-public:
-    Tensor(Cuda& device, const std::vector<double>& values, bool misaligned = false)
-        : dev(device), size(static_cast<int64_t>(values.size())), offset(misaligned ? 1 : 0) {
-        std::vector<T> rounded(static_cast<size_t>(size + offset));
-        for (int64_t i = 0; i < size; ++i) {
-            rounded[static_cast<size_t>(i + offset)] = T(static_cast<float>(values[static_cast<size_t>(i)]));
-            exact.push_back(static_cast<double>(static_cast<float>(rounded[static_cast<size_t>(i + offset)])));
-        }
-        memory = cuda_allocate<T>(size + offset);
-        to_device(dev, memory.get(), rounded.data(), size + offset);
-    }
-    T* on(Cuda&) { return memory.get() + offset; }
-    double* on(Reference<double>&) { return exact.data(); }
-    std::vector<float> values() const {
-        std::vector<float> x(static_cast<size_t>(size));
-        to_host(dev, x.data(), memory.get() + offset, size);
-        return x;
-    }
-    // |Cuda - Reference| <= allowed(i) for every element, so that NaN fails. A value stored as bf16 is off by half of
-    // the last of its 8 bits in addition.
+struct Tensor : CudaTensor<T> {
+    using CudaTensor<T>::CudaTensor;
     template <class Allowed>
     void expect_close(const char* name, const Allowed& allowed) const {
-        const std::vector<float> got = values();
-        for (int64_t i = 0; i < size; ++i) {
-            const double expected = exact[static_cast<size_t>(i)],
-                         value = static_cast<double>(got[static_cast<size_t>(i)]);
-            const double storage = std::is_same_v<T, bf16> ? std::abs(expected) * 0x1p-8 : 0;
-            ASSERT_LE(std::abs(value - expected), roundoff * allowed(i) + storage)
-                << name << ": number " << i << " is " << value << " instead of " << expected;
-        }
+        CudaTensor<T>::expect_close(name, [&](int64_t i) { return roundoff * allowed(i); });
     }
-
-    Tensor& operator=(Tensor&& t) {
-        size = t.size, offset = t.offset, memory = std::move(t.memory), exact = std::move(t.exact);
-        return *this;
-    }
-
-    Cuda& dev;
-    int64_t size, offset;
-    CudaBuffer<T> memory;
-    std::vector<double> exact;
 };
-
-std::vector<double> nans(int64_t n) { return std::vector<double>(static_cast<size_t>(n), nan64); }
-
-// Runs a test for each order of the threads; on a GPU there is one.
-template <class Test>
-void in_every_order(const Test& test) {
-#ifdef __CUDACC__
-    test();
-#else
-    for (const uint64_t seed : {1, 2, 3}) emulator::seed = seed, test();
-#endif
-}
 
 enum class Norm { layer, rms };
 struct Options {
@@ -156,7 +108,7 @@ void expect_backward(Layer<T>& t) {
     }
     const std::vector<float> stored = t.normed().values();
     std::copy(stored.begin(), stored.end(), t.normed().exact.begin());
-    const std::vector<double> past = t.o.dresidual ? t.dresidual.exact : std::vector<double>(t.dresidual.size);
+    const std::vector<double> past = t.o.dresidual ? t.dresidual.exact : std::vector<double>(t.dresidual.exact.size());
     const std::vector<double> dw = t.dweight.exact, db = t.dbias.exact;
     t.backward(t.cuda), t.backward(t.reference);
     const auto norm = [&](int64_t i) {
@@ -272,16 +224,15 @@ TYPED_TEST(CudaNorm, TheResidualMayBeEitherOfItsTerms) {
 // Whatever the order of the threads: sums have a fixed shape.
 TYPED_TEST(CudaNorm, TheSameBitsAtEveryRun) {
     for (const auto& [N, C] : {std::pair<int64_t, int64_t>{70, 40}, {9, 1001}, {5, 8200}}) {
-        std::vector<float> first;
-        in_every_order([&, N = N, C = C] {
+        SCOPED_TRACE(testing::Message() << N << " x " << C);
+        expect_same_bits([&, N = N, C = C] {
             Layer<TypeParam> t(Norm::layer, N, C, {});
             t.forward(t.cuda), t.backward(t.cuda);
             std::vector<float> all = t.mean.values();
             for (const std::vector<float>& x :
                  {t.rstd.values(), t.out.values(), t.dinp.values(), t.dweight.values(), t.dbias.values()})
                 all.insert(all.end(), x.begin(), x.end());
-            if (first.empty()) first = all;
-            EXPECT_EQ(std::memcmp(all.data(), first.data(), all.size() * sizeof(float)), 0) << N << " x " << C;
+            return all;
         });
     }
 }
