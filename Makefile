@@ -101,7 +101,10 @@ OPT  :=
 $(COLD) $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O1
 $(B)/dev/test/layer_%.o: OPT :=
 $(EMULATOR): OPT := -O2
-$(B)/dev/test/cuda_%.o $(B)/dev/%_cuda/ladder.o: OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
+$(B)/dev/test/cuda_%.o: OPT := -O1 $(if $(SANITIZE),,-g1 -fsanitize=thread)
+# These run for longer than -O1 saves.
+$(B)/dev/%_cuda/ladder.o $(patsubst %,$(B)/dev/test/cuda_%_test.o,attention layernorm model): \
+    OPT := $(if $(SANITIZE),-O1,-O2 -g1 -fsanitize=thread)
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp
