@@ -12,8 +12,6 @@
 // for each MC rows (KC x NC, 768 KiB, in L2), and a long KC keeps C's tiles from being read and written often.
 #pragma once
 
-#include <functional>
-
 #include "layers/gemm_cpu.h"
 
 #if defined(__AVX512BF16__)
@@ -53,9 +51,9 @@ struct Pair {
     int a, b;
 };
 template <int planes>
-constexpr Pair products[] = {{0, 0}};
+constexpr Pair products[1] = {{0, 0}};
 template <>
-constexpr Pair products<3>[] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
+constexpr Pair products<3>[6] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
 
 template <int planes>
 constexpr int64_t words(int64_t n) {  // of n packed rows or columns
@@ -202,13 +200,15 @@ void pack_tile(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t k
             if (sums) *sums += first[i] + second[i];
         }
     }
-    if constexpr ((O == Order::k_last) == across)
-        for (auto& rows : {std::ref(first), std::ref(second)}) {
-            simd::exchange_all<8>(rows.get());
-            simd::exchange_all<4>(rows.get());
-            simd::exchange_all<2>(rows.get());
-            simd::exchange_all<1>(rows.get());
-        }
+    if constexpr ((O == Order::k_last) == across) {
+        const auto turn = [](vfloat(&rows)[tile]) {
+            simd::exchange_all<8>(rows);
+            simd::exchange_all<4>(rows);
+            simd::exchange_all<2>(rows);
+            simd::exchange_all<1>(rows);
+        };
+        turn(first), turn(second);
+    }
     for (int64_t i = 0; i < tile; ++i) {
         vfloat of_planes[planes];
         split(first[i], second[i], of_planes);
