@@ -74,7 +74,7 @@ format: ## bring the sources into the project's format
 	clang-format -i $(SOURCES)
 
 check-format:
-	clang-format --dry-run -Werror $(SOURCES)
+	@clang-format --dry-run -Werror $(SOURCES)
 
 check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test them on one if there is one
 	@scripts/check_cuda.sh

@@ -88,6 +88,8 @@ void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c,
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
+    for (int64_t i = 0; i < side; ++i)
+        for (int64_t j = 0; j < side; j += tile) __builtin_prefetch(c + i * ldc + j, 1);
     asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
     if (accumulate) {
         _tile_loadd(0, c, c_row);
@@ -197,9 +199,12 @@ void pack_tile(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t k
         } else {
             first[i] = i < k ? simd::load_n(x + i * ld, n) : vfloat{};
             second[i] = i + tile < k ? simd::load_n(x + (i + tile) * ld, n) : vfloat{};
-            if (sums) *sums += first[i] + second[i];
         }
     }
+    if (sums)
+        for (int64_t i = 0; i < tile; i += 4)
+            *sums += ((first[i] + second[i]) + (first[i + 1] + second[i + 1])) +
+                     ((first[i + 2] + second[i + 2]) + (first[i + 3] + second[i + 3]));
     if constexpr ((O == Order::k_last) == across) {
         const auto turn = [](vfloat(&rows)[tile]) {
             simd::exchange_all<8>(rows);

@@ -5,6 +5,11 @@
 #include "layers/matmul.h"
 #include "layers/multiply_cpu.h"
 
+// What an epilogue reads of the next tile, which is as wide, while that is being multiplied.
+inline void ask_ahead(const float* p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+}
+
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
@@ -65,6 +70,7 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
         using enum gemm::Order;
         gemm::multiply<k_last, k_first>(
             dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
+                ask_ahead(pre + n * C + c + lanes, lanes);
                 simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                     return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
                 });
@@ -80,6 +86,7 @@ inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, cons
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+            ask_ahead(residual + n * OC + o + lanes, lanes);
             simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                 return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));
             });
