@@ -218,8 +218,7 @@ __global__ void __launch_bounds__(threads, 2)
             dout_out[row] = absent ? 0 : delta[work.head * seq + first + row];
         }
         __syncthreads();
-        const int begin = max(0, warp_first<LANES>(work) - first) / chunk * chunk, last = min(rows<LANES>, seq - first);
-        for (int row = begin; row < last; row += chunk) {
+        for (int row = 0; row < rows<LANES>; row += chunk) {  // bounds of the warp's own would cost registers: spills
             float p[chunk], dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 p[i] = exp2f(dot<LANES>(k, q[row + i]) - log_sum[row + i]);
