@@ -9,7 +9,8 @@ endif
 CXXFLAGS ?= -O3
 FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-math -MMD -MP \
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Werror \
-            $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all)
+            $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+            -Wno-maybe-uninitialized)  # GCC says so itself: instrumented code makes it err
 LDLIBS   := -lpcre2-8
 Q        := $(if $(V),,@)
 

@@ -28,7 +28,6 @@ using gemm::Order;
 using gemm::part_of;
 using gemm::Range;
 using simd::vfloat;
-using simd::vint;
 using vuint = uint32_t __attribute__((vector_size(64), may_alias));
 
 constexpr int64_t tile = 16;        // rows or columns, and words of k
@@ -175,7 +174,7 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
         words[0] = (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(interleave),
                                                           (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x));
     } else {
-        const auto near = [](vfloat z) { return (vfloat)(((vint)z + 0x8000) & -0x10000); };
+        const auto near = [](vfloat z) { return (vfloat)(((vuint)z + 0x8000u) & 0xffff0000u); };
         for (int i = 0; i < planes; ++i) {
             const bool last = i == planes - 1;  // fits without rounding; so NaN stays NaN
             const vfloat lower = last ? x : near(x), upper = last ? y : near(y);
