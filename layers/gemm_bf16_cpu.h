@@ -8,8 +8,11 @@
 // of 16 x 16 words, 1 KiB each. For a step of 32 in k:
 //   A: word [m][p] holds A[m][p], A[m][p + 16]        B: word [p][n] holds B[p][n], B[p + 16][n]
 // With AMX, four tiles of sums (32 x 32 of C) meet two tiles of A and two of B: 4 loads of 8 cycles, 4 products of 16
-// cycles. Copying and rounding would take as long as the products: A's rows are packed once (MC x KC), B's columns once
-// for each MC rows (KC x NC, 768 KiB, in L2), and a long KC keeps C's tiles from being read and written often.
+// cycles. Copying would take about as long as the products, but is for the vector units, and those are idle meanwhile:
+// between the products, A's next 32 rows, B's next columns and the epilogue of C's block before get their share. A core
+// looks some 500 instructions ahead, and so does both at once. A's copy (MC x KC) is kept while B's columns go by (two
+// copies of KC x NC, one in use and one in the making); all of it stays in L2. A long KC keeps C's tiles from being
+// read and written often.
 #pragma once
 
 #include "layers/gemm_cpu.h"
@@ -39,11 +42,11 @@ template <int planes>
 struct Blocks;
 template <>
 struct Blocks<1> {
-    static constexpr int64_t KC = 1024, MC = 2048, NC = 12 * side;
+    static constexpr int64_t KC = 512, MC = 32 * side, NC = 12 * side;
 };
 template <>
 struct Blocks<3> {
-    static constexpr int64_t KC = 512, MC = 1024, NC = 8 * side;
+    static constexpr int64_t KC = 512, MC = 8 * side, NC = 4 * side;
 };
 // Which planes of A and B are multiplied, the smaller products first; neighbours have one in common.
 struct Pair {
@@ -60,7 +63,7 @@ constexpr int64_t words(int64_t n) {  // of n packed rows or columns
 }
 template <int planes>
 constexpr int64_t scratch_floats() {  // of each thread
-    return words<planes>(Blocks<planes>::MC) + words<planes>(Blocks<planes>::NC);
+    return words<planes>(Blocks<planes>::MC + side) + 2 * words<planes>(Blocks<planes>::NC);
 }
 
 #if defined(__AMX_BF16__)
@@ -81,9 +84,11 @@ inline void configure_amx() {
     _tile_loadconfig(&config);
 }
 
-// c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane.
-template <int planes>
-void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate) {
+// c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane. meanwhile() is called
+// after each step.
+template <int planes, class F>
+void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+                  const F& meanwhile) {
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
@@ -121,6 +126,7 @@ void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c,
         for (const auto& [a_plane, b_plane] : products<planes>) {
             multiply(a_plane, b_plane, a_plane != loaded.a, b_plane != loaded.b);
             loaded = {a_plane, b_plane};
+            meanwhile();
         }
     }
     _tile_stored(0, c, c_row);
@@ -131,8 +137,9 @@ void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c,
 #endif
 
 // The same with 8 x 2 vectors of sums at a time.
-template <int planes>
-void multiply_avx512(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate) {
+template <int planes, class F>
+void multiply_avx512(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+                     const F& meanwhile) {
     constexpr int M = 8;
     for (int64_t m = 0; m < side; m += M) {
         __m512 acc[M][2];
@@ -160,6 +167,7 @@ void multiply_avx512(int64_t steps, const uint32_t* a, const uint32_t* b, float*
         for (int i = 0; i < M; ++i)
             for (int j = 0; j < 2; ++j) simd::store(c + (m + i) * ldc + j * tile, (vfloat)acc[i][j]);
     }
+    for (int64_t s = 0; s < steps * std::ssize(products<planes>); ++s) meanwhile();
 }
 
 // Words whose lower halves are bf16 of x's lanes and whose upper halves are of y's: with one plane the nearest, with
@@ -184,57 +192,95 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     }
 }
 
-// One tile of words of each plane from x (k_last: n rows of k values; k_first: k rows of n values), n <= 16, k <= 32,
-// zeros where there are none. The words of a k lie in one row of the tile if `across`, in one column if not. A plane's
-// tile is 2 tiles behind that of the one before.
-// sums, if not null (k_first only): += the sum over k of each of the n.
+// Packs n rows of A (or columns of B, then `across`) and K of k: blocks of 32, each with its steps one after another, a
+// step's two tiles of words of each plane, a row of words at a time. Zeros stand where there are no rows or k's. Words
+// of a k lie in one row of a tile if `across`, in one column if not. A plane's tile is 2 tiles behind that of the one
+// before.
+// row_sums, if not null (k_first only): += the sum over k of each of the n.
 template <Order O, bool across, int planes>
-void pack_tile(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t k, vfloat* sums) {
-    vfloat first[tile], second[tile];  // k = 0 … 15 and 16 … 31
-    for (int64_t i = 0; i < tile; ++i) {
-        if constexpr (O == Order::k_last) {
-            first[i] = i < n ? simd::load_n(x + i * ld, k) : vfloat{};
-            second[i] = i < n && k > tile ? simd::load_n(x + i * ld + tile, k - tile) : vfloat{};
+class Packing {
+public:
+    Packing(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums)
+        : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
+
+    // Rows of words in all.
+    int64_t rows() const { return 2 * tile * steps_ * ceil_div(n_, side); }
+
+    void pack_row() {
+        if constexpr (turns) {
+            if (row_ == 0) turn();
+            put(first_[row_], second_[row_]);
         } else {
-            first[i] = i < k ? simd::load_n(x + i * ld, n) : vfloat{};
-            second[i] = i + tile < k ? simd::load_n(x + (i + tile) * ld, n) : vfloat{};
+            put(load(row_, 0), load(row_, tile));
         }
+        ask(row_, 0), ask(row_, tile);
+        if (++row_ < tile) return;
+        row_ = 0;
+        half_ += tile;
+        if (half_ % side) return;
+        half_ -= side;
+        k_ += side;
+        if (k_ < K_) return;
+        k_ = 0;
+        half_ += side;
     }
-    if (sums)
-        for (int64_t i = 0; i < tile; i += 4)
-            *sums += ((first[i] + second[i]) + (first[i + 1] + second[i + 1])) +
-                     ((first[i + 2] + second[i + 2]) + (first[i + 3] + second[i + 3]));
-    if constexpr ((O == Order::k_last) == across) {
-        const auto turn = [](vfloat(&rows)[tile]) {
+    void pack_all() {
+        for (int64_t r = rows(); r > 0; --r) pack_row();
+    }
+
+private:
+    static constexpr bool turns = (O == Order::k_last) == across;
+
+    // Row i of x's 16 rows for the tile, from column j on: of k's if k_last, else of n's.
+    vfloat load(int64_t i, int64_t j) const {
+        if constexpr (O == Order::k_last)
+            return half_ + i < n_ && k_ + j < K_ ? simd::load_n(x_ + (half_ + i) * ld_ + k_ + j, K_ - k_ - j)
+                                                 : vfloat{};
+        else
+            return k_ + i + j < K_ && half_ < n_ ? simd::load_n(x_ + (k_ + i + j) * ld_ + half_, n_ - half_) : vfloat{};
+    }
+    void ask(int64_t i, int64_t j) const {
+        __builtin_prefetch(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + 1 * side
+                                              : x_ + (k_ + i + j + 1 * side) * ld_ + half_,
+                           0, 3);
+    }
+    void turn() {
+        for (int64_t i = 0; i < tile; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile);
+        if (row_sums_ && half_ < n_) {
+            vfloat sum{};
+            for (int64_t i = 0; i < tile; i += 4)
+                sum += ((first_[i] + second_[i]) + (first_[i + 1] + second_[i + 1])) +
+                       ((first_[i + 2] + second_[i + 2]) + (first_[i + 3] + second_[i + 3]));
+            vfloat& sums = sums_[half_ / tile % 2];
+            sums = k_ == 0 ? sum : sums + sum;
+            if (k_ + side >= K_)
+                simd::store_n(row_sums_ + half_, simd::load_n(row_sums_ + half_, n_ - half_) + sums, n_ - half_);
+        }
+        const auto exchange = [](vfloat(&rows)[tile]) {
             simd::exchange_all<8>(rows);
             simd::exchange_all<4>(rows);
             simd::exchange_all<2>(rows);
             simd::exchange_all<1>(rows);
         };
-        turn(first), turn(second);
+        exchange(first_), exchange(second_);
     }
-    for (int64_t i = 0; i < tile; ++i) {
+    void put(vfloat x, vfloat y) {
         vfloat of_planes[planes];
-        split(first[i], second[i], of_planes);
+        split(x, y, of_planes);
+        uint32_t* const to =
+            words_ + (half_ / side * steps_ * side + k_) * planes * tile + half_ % side * tile + row_ * tile;
         for (int p = 0; p < planes; ++p)
-            simd::store(reinterpret_cast<float*>(words + 2 * p * words_of_tile + i * tile), of_planes[p]);
+            simd::store(reinterpret_cast<float*>(to + 2 * p * words_of_tile), of_planes[p]);
     }
-}
 
-// n rows of A (or columns of B, then `across`) and K of k: blocks of 32, each with its steps one after another.
-template <Order O, bool across, int planes>
-void pack(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums) {
-    for (int64_t i = 0; i < n; i += side)
-        for (int64_t half = i; half < i + side; half += tile) {
-            vfloat sums{};
-            const int64_t count = std::clamp<int64_t>(n - half, 0, tile);
-            for (int64_t k = 0; k < K; k += side)
-                pack_tile<O, across, planes>(words + (i * ceil_div(K, side) + k) * planes * tile + (half - i) * tile,
-                                             x + (O == Order::k_last ? half * ld + k : k * ld + half), ld, count, K - k,
-                                             row_sums ? &sums : nullptr);
-            if (row_sums && count) simd::store_n(row_sums + half, simd::load_n(row_sums + half, count) + sums, count);
-        }
-}
+    uint32_t* words_;
+    const float* x_;
+    int64_t ld_, n_, K_;
+    float* row_sums_;
+    int64_t steps_ = ceil_div(K_, side), half_ = 0, k_ = 0, row_ = 0;  // the tile of words, and the row that is next
+    vfloat sums_[2];
+    vfloat first_[turns ? tile : 1], second_[turns ? tile : 1];  // turned: k = 0 … 15 and 16 … 31
+};
 
 // Whether three planes are faster than fp32: by AMX.
 inline bool split_pays() {
@@ -253,14 +299,16 @@ inline const char* instructions() {
 }
 
 // c (rows,columns) [+]= a · b, rows and columns at most 32: at C's edges by way of a block of its own.
-template <int planes>
+template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
-                    int64_t rows, int64_t columns) {
-    auto multiply = multiply_avx512<planes>;
+                    int64_t rows, int64_t columns, const F& meanwhile) {
+    const auto multiply = [&](float* to, int64_t to_row, bool add) {
 #if defined(__AMX_BF16__)
-    if (amx_permitted()) multiply = multiply_amx<planes>;
+        if (amx_permitted()) return multiply_amx<planes>(steps, a, b, to, to_row, add, meanwhile);
 #endif
-    if (rows == side && columns == side) return multiply(steps, a, b, c, ldc, accumulate);
+        multiply_avx512<planes>(steps, a, b, to, to_row, add, meanwhile);
+    };
+    if (rows == side && columns == side) return multiply(c, ldc, accumulate);
     alignas(64) float block[side * side];
     const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
         for (int64_t i = 0; i < rows; ++i)
@@ -269,7 +317,7 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     };
     std::fill_n(block, side * side, 0.0f);
     if (accumulate) copy(block, side, c, ldc);
-    multiply(steps, a, b, block, side, true);
+    multiply(block, side, true);
     copy(c, ldc, block, side);
 }
 
@@ -280,36 +328,94 @@ inline void start_block() {
 #endif
 }
 
+// Spreads some work evenly over a number of calls.
+class Share {
+public:
+    Share(int64_t work, int64_t calls) : work_(work), calls_(calls) {}
+    template <class F>
+    void call(const F& f) {
+        for (due_ += work_; due_ >= calls_; due_ -= calls_) f();
+    }
+
+private:
+    int64_t work_, calls_, due_ = 0;
+};
+
 // As gemm::block. `memory`: scratch_floats().
 template <int planes, Order A, Order B, class Epilogue>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
     start_block();
-    constexpr int64_t KC = Blocks<planes>::KC, MC = Blocks<planes>::MC, NC = Blocks<planes>::NC;
-    uint32_t* const packed_a = reinterpret_cast<uint32_t*>(memory);
-    uint32_t* const packed_b = packed_a + words<planes>(MC);
-    const int64_t k_blocks = ceil_div(K, KC), k_block = ceil_div(ceil_div(K, k_blocks), side) * side;
-    for (int64_t m0 = rows.begin; m0 < rows.end; m0 += MC)
-        for (int64_t k = 0; k < K; k += k_block) {
-            const int64_t m1 = std::min(rows.end, m0 + MC), k_size = std::min(k_block, K - k);
-            const int64_t steps = ceil_div(k_size, side);
-            pack<A, false, planes>(packed_a, a + (A == Order::k_last ? m0 * lda + k : k * lda + m0), lda, m1 - m0,
-                                   k_size, row_sums && columns.begin == 0 ? row_sums + m0 : nullptr);
-            for (int64_t n0 = columns.begin; n0 < columns.end; n0 += NC) {
-                const int64_t n1 = std::min(columns.end, n0 + NC);
-                pack<B, true, planes>(packed_b, b + (B == Order::k_last ? n0 * ldb + k : k * ldb + n0), ldb, n1 - n0,
-                                      k_size, nullptr);
-                for (int64_t m = m0; m < m1; m += side)
-                    for (int64_t n = n0; n < n1; n += side) {
-                        const int64_t height = std::min(side, m1 - m), width = std::min(side, n1 - n);
-                        multiply_block<planes>(steps, packed_a + (m - m0) * steps * tile * planes,
-                                               packed_b + (n - n0) * steps * tile * planes, c + m * ldc + n, ldc,
-                                               accumulate || k > 0, height, width);
-                        if (k + k_size == K)
-                            for (int64_t r = m; r < m + height; ++r) epilogue(r, n, width);
-                    }
+    if (rows.size() <= 0 || columns.size() <= 0) return;
+    // With fewer k's than KC, more rows and columns fit.
+    const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC), k_block = ceil_div(ceil_div(K, k_blocks), side) * side;
+    const int64_t more = Blocks<planes>::KC / k_block, n_tiles = ceil_div(columns.size(), side),
+                  n_blocks = ceil_div(n_tiles * side, Blocks<planes>::NC * more),
+                  of_strip = side * k_block / 2 * planes;
+    // Of A's copies all of a block of k's and the next's first are kept; or, used but once, the one in use and the
+    // next.
+    const bool once = n_blocks == 1;
+    const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / side + 1;
+    uint32_t* const packed_b = reinterpret_cast<uint32_t*>(memory);
+    uint32_t* const packed_a = packed_b + 2 * words<planes>(Blocks<planes>::NC);
+    for (int64_t m0 = rows.begin; m0 < rows.end; m0 += m_block) {
+        const int64_t m1 = std::min(rows.end, m0 + m_block), strips = ceil_div(m1 - m0, side);
+        const auto k_of = [&](int64_t i) { return Range{i * k_block, std::min(K, (i + 1) * k_block)}; };
+        // Copies are numbered as they are made: for each block of k's all strips of A, and all blocks of B.
+        const auto a_words = [&](int64_t i) { return packed_a + i % slots * of_strip; };
+        const auto pack_a = [&](int64_t i) {
+            const int64_t m = m0 + i % strips * side;
+            const Range k = k_of(i / strips);
+            return Packing<A, false, planes>(a_words(i),
+                                             a + (A == Order::k_last ? m * lda + k.begin : k.begin * lda + m), lda,
+                                             k.begin < K ? std::min(side, m1 - m) : 0, k.size(),
+                                             row_sums && columns.begin == 0 ? row_sums + m : nullptr);
+        };
+        const auto b_words = [&](int64_t j) { return packed_b + j % 2 * words<planes>(Blocks<planes>::NC); };
+        const auto columns_of = [&](int64_t j) {
+            const Range tiles = part_of(n_tiles, n_blocks, j % n_blocks);
+            return Range{columns.begin + tiles.begin * side, std::min(columns.end, columns.begin + tiles.end * side)};
+        };
+        const auto pack_b = [&](int64_t j) {
+            const Range n = columns_of(j), k = k_of(j / n_blocks);
+            return Packing<B, true, planes>(
+                b_words(j), b + (B == Order::k_last ? n.begin * ldb + k.begin : k.begin * ldb + n.begin), ldb,
+                k.begin < K ? n.size() : 0, k.size(), nullptr);
+        };
+        struct {
+            int64_t row = 0, end = 0, column = 0, width = 0;
+        } finished;  // rows of a block of C that wait for the epilogue
+        const auto finish_row = [&] {
+            if (finished.row < finished.end) epilogue(finished.row++, finished.column, finished.width);
+        };
+        pack_a(0).pack_all();
+        pack_b(0).pack_all();
+        for (int64_t j = 0; j < k_blocks * n_blocks; ++j) {
+            const Range n = columns_of(j), k = k_of(j / n_blocks);
+            const int64_t steps = ceil_div(k.size(), side), calls = steps * std::ssize(products<planes>),
+                          calls_of_strip = ceil_div(n.size(), side) * calls;
+            auto next_b = pack_b(j + 1);
+            Share share_b(next_b.rows(), strips * calls_of_strip);
+            for (int64_t i = 0; i < strips; ++i) {
+                const int64_t strip = j / n_blocks * strips + i, m = m0 + i * side;
+                const bool packs = i + 1 < strips ? j % n_blocks == 0 : (j + 1) % n_blocks == 0;
+                auto next_a = pack_a(packs ? strip + 1 : k_blocks * strips);
+                Share share_a(next_a.rows(), calls_of_strip), share_epilogue(side, calls);
+                const auto meanwhile = [&]() __attribute__((always_inline)) {
+                    share_epilogue.call(finish_row);
+                    share_a.call([&] { next_a.pack_row(); });
+                    share_b.call([&] { next_b.pack_row(); });
+                };
+                for (int64_t o = n.begin; o < n.end; o += side) {
+                    const int64_t height = std::min(side, m1 - m), width = std::min(side, n.end - o);
+                    multiply_block<planes>(steps, a_words(strip), b_words(j) + (o - n.begin) * steps * tile * planes,
+                                           c + m * ldc + o, ldc, accumulate || k.begin > 0, height, width, meanwhile);
+                    if (k.end == K) finished = {m, m + height, o, width};
+                }
             }
         }
+        while (finished.row < finished.end) finish_row();
+    }
 }
 
 }  // namespace gemm_bf16

@@ -57,7 +57,7 @@ double bf16_peak_once() {
         alignas(64) uint32_t a[words] = {}, b[words] = {};
         alignas(64) float c[side * side] = {};
         start_block();
-        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side);
+        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
         flops = c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
     }
 #endif
