@@ -73,7 +73,7 @@ inline void configure_amx() {
 }
 
 // c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane. meanwhile() is called
-// after each step.
+// after the products of each pair of planes.
 template <int planes, class F>
 void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                   const F& meanwhile) {
@@ -124,7 +124,7 @@ void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c,
 }
 #endif
 
-// The same with 8 x 2 vectors of sums at a time.
+// The same with 8 x 2 vectors of sums at a time; meanwhile()'s calls follow, as the vector units are what it uses.
 template <int planes, class F>
 void multiply_avx512(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                      const F& meanwhile) {
