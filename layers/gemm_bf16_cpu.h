@@ -218,9 +218,9 @@ private:
 };
 
 // As gemm::block. `memory`: scratch_floats().
-template <int planes, Order A, Order B, class Epilogue>
+template <int planes, Order A, Order B>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, bool accumulate, gemm::Epilogue epilogue, float* row_sums) {
     start_block();
     if (rows.size() <= 0 || columns.size() <= 0) return;
     // With fewer k's than KC, more rows and columns fit.
@@ -262,7 +262,9 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
             int64_t row = 0, end = 0, column = 0, width = 0;
         } finished;  // rows of a block of C that wait for the epilogue
         const auto finish_row = [&] {
-            if (finished.row < finished.end) epilogue(finished.row++, finished.column, finished.width);
+            if (finished.row == finished.end) return;
+            epilogue({finished.row, finished.row + 1}, finished.column, finished.width);
+            ++finished.row;
         };
         pack_a(0).pack_all();
         pack_b(0).pack_all();

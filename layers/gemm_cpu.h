@@ -159,11 +159,29 @@ inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int
         simd::store_n(row_sums + m, simd::load_n(row_sums + m, rows - m) + sums[m / W], rows - m);
 }
 
-// C's rectangle [rows) x [columns) on the calling thread. `epilogue(m, n, lanes)` is called for each row of each
-// finished tile, while it is in L1: C[m][n … n + lanes) holds the product. `panels`: scratch_floats() of memory.
-template <Order A, Order B, class Epilogue>
+// What follows a product: f(m, n, lanes) is called for each row of each finished tile, while it is in L1:
+// C[m][n … n + lanes) holds the product. f itself stays where it is, and must outlive the product.
+class Epilogue {
+public:
+    Epilogue() = default;
+    template <class F>
+    Epilogue(const F& f)
+        : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes) {
+              for (int64_t m = rows.begin; m < rows.end; ++m) (*static_cast<const F*>(p))(m, n, lanes);
+          }) {}
+    void operator()(Range rows, int64_t n, int64_t lanes) const {
+        if (f_) call_(f_, rows, n, lanes);
+    }
+
+private:
+    const void* f_ = nullptr;
+    void (*call_)(const void*, Range, int64_t, int64_t) = nullptr;
+};
+
+// C's rectangle [rows) x [columns) on the calling thread. `panels`: scratch_floats() of memory.
+template <Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, bool accumulate, const Epilogue& epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
     const int64_t k_blocks = ceil_div(K, KC), n_panels = ceil_div(columns.size(), NR),
                   n_blocks = ceil_div(n_panels * NR, NC);
     float* const packed_a = panels + KC * NC;
@@ -190,16 +208,11 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                     const Tile multiply = for_width(lanes, [&](auto vectors) { return tile<A, vectors>(size); });
                     multiply(k.size(), tile_a, A == Order::k_first ? size : lda, panels + (n - n0) * k.size(),
                              c + m * ldc + n, ldc, accumulate || kb > 0, lanes);
-                    if (kb == k_blocks - 1)
-                        for (int64_t r = m; r < m + size; ++r) epilogue(r, n, lanes);
+                    if (kb == k_blocks - 1) epilogue({m, m + size}, n, lanes);
                 }
             }
         }
     }
 }
-
-struct NoEpilogue {
-    void operator()(int64_t, int64_t, int64_t) const {}
-};
 
 }  // namespace gemm

@@ -22,7 +22,7 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
     for (int64_t begin = 0; begin < n; begin += strip) {
         const int64_t end = std::min(n, begin + strip);
         gemm::block_in<A, B>(products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c, n,
-                             false, gemm::NoEpilogue{}, nullptr);
+                             false, {}, nullptr);
     }
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = i + 1; j < n; ++j) c[i * n + j] = c[j * n + i];

@@ -262,7 +262,7 @@ void climb(Ladder& ladder) {
     ladder.rung("rows", "a query at a time, only the keys that it sees", [&] { forward_rows(x); });
     ladder.rung("blocks", "tiles of queries and keys, softmax on the way", [&] { forward_blocks(cpu, x); });
     ladder.rung("threads", "heads are shared out to the cores", [&] { forward_threads(cpu, x); });
-    ladder.production("layers/attention_cpu.h: taller blocks, no rescaling");
+    ladder.production("layers/attention_cpu.cpp: taller blocks, no rescaling");
 
     const auto &saved_out = ladder.input({B, T, C}), &saved_sum = ladder.input({B, NH, T});
     ladder.prepare({&saved_out, &saved_sum}, [&](auto& dev) {
@@ -276,6 +276,6 @@ void climb(Ladder& ladder) {
     });
     ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
     ladder.rung("rows", "a query and a key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
-    ladder.production("layers/attention_cpu.h: matrix products on blocks");
+    ladder.production("layers/attention_cpu.cpp: matrix products on blocks");
     ladder.run();
 }

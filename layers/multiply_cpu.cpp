@@ -1,0 +1,94 @@
+// Compiled once, for every order of factors that the layers have: it is what compiling them takes longest.
+#include "layers/multiply_cpu.h"
+
+namespace gemm {
+namespace {
+
+// How C is cut: nearly equal parts of whole tiles, and what the copies of a thread's rows and columns cost it: to copy
+// a value takes as long as `copy` multiply-adds; rows of A are copied once for each `block_columns`.
+struct Cut {
+    int64_t tile_rows, tile_columns, block_columns;
+    bool copies_a;
+    int64_t copy;
+};
+
+inline Cut cut_of(Products products, Order a) {
+    return for_planes(products, [=]([[maybe_unused]] auto planes) -> Cut {
+#if defined(__AVX512BF16__)
+        constexpr int64_t side = gemm_bf16::side, all_columns = int64_t{1} << 40;
+        if constexpr (planes > 0) return {side, side, all_columns, true, planes == 1 ? 75 : 50};
+#endif
+        return {MR, NR, NC, a == Order::k_first, 20};
+    });
+}
+
+// How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
+// The least of what one thread has to do: its products, and copying its columns of B and its rows of A.
+inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& cut) {
+    int64_t best = 1, least = 0;
+    for (int64_t across = 1; across <= threads; ++across) {
+        if (threads % across) continue;
+        const int64_t rows = ceil_div(ceil_div(M, cut.tile_rows), threads / across) * cut.tile_rows,
+                      columns = ceil_div(ceil_div(N, cut.tile_columns), across) * cut.tile_columns;
+        const int64_t work =
+            rows * columns + cut.copy * (columns + (cut.copies_a ? rows * ceil_div(columns, cut.block_columns) : 0));
+        if (across == 1 || work < least) best = across, least = work;
+    }
+    return best;
+}
+
+}  // namespace
+
+int64_t scratch_floats(Products products) {
+    if (products == Products::fp32)
+        return std::max(scratch_floats(Products::fma), gemm_bf16::split_pays() ? scratch_floats(Products::split) : 0);
+    return for_planes(products, []([[maybe_unused]] auto planes) {
+#if defined(__AVX512BF16__)
+        if constexpr (planes > 0) return gemm_bf16::scratch_floats<planes>();
+#endif
+        return scratch_floats();
+    });
+}
+
+template <Order A, Order B>
+void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
+              const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
+    for_planes(products, [&]([[maybe_unused]] auto planes) {
+#if defined(__AVX512BF16__)
+        if constexpr (planes > 0)
+            return gemm_bf16::block<planes, A, B>(memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate,
+                                                  epilogue, row_sums);
+#endif
+        block<A, B>(memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate, epilogue, row_sums);
+    });
+}
+
+template <Order A, Order B>
+void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+              float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
+    const Products products = chosen(cpu.products, M, N);
+    const Cut cut = cut_of(products, A);
+#pragma omp parallel
+    {
+        const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+        const int64_t across = threads_across(threads, M, N, cut);
+        const Range n = part_of(ceil_div(N, cut.tile_columns), across, me % across);
+        const Range m = part_of(ceil_div(M, cut.tile_rows), threads / across, me / across);
+        block_in<A, B>(products, cpu.scratch(scratch_floats(products)),
+                       Range{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)},
+                       Range{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)}, K, a, lda, b, ldb, c,
+                       ldc, accumulate, epilogue, row_sums);
+    }
+}
+
+#define FOR_ORDERS(A, B)                                                                                             \
+    template void block_in<Order::A, Order::B>(Products, float*, Range, Range, int64_t, const float*, int64_t,       \
+                                               const float*, int64_t, float*, int64_t, bool, Epilogue, float*);      \
+    template void multiply<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*, \
+                                               int64_t, float*, int64_t, bool, Epilogue, float*);
+FOR_ORDERS(k_last, k_last)
+FOR_ORDERS(k_last, k_first)
+FOR_ORDERS(k_first, k_first)
+#undef FOR_ORDERS
+
+}  // namespace gemm
