@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the CUDA kernels, as their tests use them, for NVIDIA GPUs: without a warning, without a register spilled or
 # an array in local memory. Runs the tests too where there is a GPU. Ends with "N passed, N failed[, N skipped]".
-#   scripts/check_cuda.sh [ARCHITECTURE...]     sm_80 and sm_90 unless given
+#   scripts/check_cuda.sh [ARCHITECTURE...]     sm_80, sm_90 and this machine's GPU unless given
 # Without a GPU only what holds the program's own kernels is compiled, GPT-2 and the norms; with ALL=1 the rest too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,11 +16,14 @@ out=build/cuda
 mkdir -p $out
 flags=(-std=c++20 -O3 -I. -x cu -Werror all-warnings -Xptxas -v -Xcompiler -fopenmp,-march=native,-Wall,-Wextra
     -diag-suppress 1675) # 1675: GCC's pragmas in the CPU's headers
-for arch in "${@:-sm_80 sm_90}"; do
-    for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
-done
 ALL=${ALL:-}
 gpu=$(nvidia-smi -L 2>/dev/null | head -n 1)
+if [ $# = 0 ]; then
+    own=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+    set -- sm_80 sm_90
+    [[ " $* " = *" sm_$own "* || -z $own ]] || set -- "$@" "sm_$own"
+fi
+for arch; do flags+=(-gencode "arch=compute_${arch#sm_},code=$arch"); done
 
 passed=0 failed=0 skipped=0
 check() { # what, command
