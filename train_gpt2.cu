@@ -1,4 +1,6 @@
 // The program's device is an NVIDIA GPU: with this file it is train_gpt2cu.
+#include <cstdlib>
+
 #include "layers/layers.cuh"
 #include "layers/peak.cuh"
 
@@ -17,6 +19,7 @@ constexpr int64_t peak_size = 64;  // in the emulator, which has no speed to spe
 
 // Makes GPU number `index` the one that all that follows works on.
 void use_device(int64_t index) {
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // by themselves nvidia-smi and CUDA count in different orders
     const std::string remedy =
         "check nvidia-smi; ./train_gpt2 (make train_gpt2) trains on the CPU, with the same options";
     int count = 0;
@@ -30,9 +33,7 @@ void use_device(int64_t index) {
         bad_input("--device", "number", std::to_string(index), "0 … " + std::to_string(count - 1), remedy);
     if (const cudaError_t e = cudaSetDevice(static_cast<int>(index)); e != cudaSuccess)
         bad_input("--device", "GPU " + std::to_string(index), cudaGetErrorString(e), "one that can be used", remedy);
-    int major = 0;
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, static_cast<int>(index)),
-               "cudaDeviceGetAttribute");
+    const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
     if (major < 8)
         bad_input("--device", "compute capability", std::to_string(major) + ".x", "8.0 or newer (A100, RTX 30)",
                   remedy);
@@ -73,6 +74,9 @@ bool on_gpu() { return true; }
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
                         const std::string& remedy) {
+    if (config.head_size() > attention_plain::most_channels)
+        bad_input("attention", "channels of a head", std::to_string(config.head_size()),
+                  "at most " + std::to_string(attention_plain::most_channels) + " on a GPU", "choose more heads");
     use_device(options.device);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
         const MemoryPlan plan(config, B, T, keep, {.scalar = sizeof(Scalar), .wide = 4}, [&] {

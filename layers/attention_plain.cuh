@@ -238,14 +238,16 @@ __global__ void __launch_bounds__(threads, 2)
 }
 
 // f<LANES>() for heads of hs channels
+constexpr int most_channels = 256;
 template <class F>
 void for_head_size(int64_t hs, F f) {
     if (hs <= 16) return f.template operator()<1>();
     if (hs <= 32) return f.template operator()<2>();
     if (hs <= 64) return f.template operator()<4>();
     if (hs <= 128) return f.template operator()<8>();
-    if (hs <= 256) return f.template operator()<16>();
-    throw std::invalid_argument("attention on Cuda takes heads of up to 256 channels, not " + std::to_string(hs));
+    if (hs <= most_channels) return f.template operator()<16>();
+    throw std::invalid_argument("attention on Cuda takes heads of up to " + std::to_string(most_channels) +
+                                " channels, not " + std::to_string(hs));
 }
 template <int LANES>
 unsigned blocks(int64_t heads, int64_t seq) {

@@ -62,9 +62,7 @@ struct CublasLt {
     // NVIDIA recommends 32 MiB on Hopper and after it, 4 MiB before it (cuBLAS, cublasSetWorkspace).
     CublasLt() {
         cublas_check(cublasLtCreate(&handle), "cublasLtCreate");
-        int major = 0;
-        cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
-        workspace_size = size_t{major >= 9 ? 32u : 4u} << 20;
+        workspace_size = size_t{device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 32u : 4u} << 20;
     }
     CublasLt(const CublasLt&) = delete;
     ~CublasLt() {

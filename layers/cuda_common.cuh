@@ -12,6 +12,7 @@
 
 #include <deque>
 #include <memory>
+#include <new>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,14 @@ inline void cuda_check(cudaError_t e, const char* what, std::source_location at 
     if (e != cudaSuccess)
         throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e) + ", " + at.file_name() + ":" +
                                  std::to_string(at.line()));
+}
+
+// Of the GPU that is worked on.
+inline int device_attribute(cudaDeviceAttr attribute) {
+    int device = 0, value = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+    return value;
 }
 
 // LAUNCH(kernel, grid, block, bytes of dynamic shared memory, stream, arguments...): the only place where kernels are
@@ -65,11 +74,16 @@ struct CudaDelete {
 template <class T>
 using CudaBuffer = std::unique_ptr<T[], CudaDelete>;
 
-// `count` elements of device memory, contents undefined.
+// `count` elements of device memory, contents undefined. Throws std::bad_alloc where there are not as many.
 template <class T>
 CudaBuffer<T> cuda_allocate(int64_t count) {
     void* p = nullptr;
-    cuda_check(cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T)), "cudaMalloc");
+    const cudaError_t error = cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T));
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // or the next launch would be taken to have failed
+        throw std::bad_alloc();
+    }
+    cuda_check(error, "cudaMalloc");
     return CudaBuffer<T>(static_cast<T*>(p));
 }
 
@@ -86,7 +100,7 @@ struct Cuda {
     using scalar = float;
     Profile* profile = nullptr;  // as Cpu's
     cudaStream_t stream = nullptr;
-    int multiprocessors = 1;
+    int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
     bool tf32 = false;               // products of floats take 10 bits of their fractions, on tensor cores
     bool fuse_gelu = true;           // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
     bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
@@ -94,11 +108,6 @@ struct Cuda {
     std::shared_ptr<struct CublasLt> cublas;      // made by the first product (layers/cublas.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (layers/step.cuh)
     std::shared_ptr<struct CudaTimings> timings;  // of calls that the profile does not have yet
-
-    Cuda() {
-        cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
-                   "cudaDeviceGetAttribute");
-    }
 
     // Scratch memory that the kernels of one layer pass on to each other: at least `count` floats, contents undefined,
     // valid until the next call. Grows, never shrinks.

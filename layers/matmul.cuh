@@ -10,8 +10,7 @@
 // Whether dev.fuse_gelu is likely to be faster: on Hopper, and Blackwell in data centres. On other chips cuBLASLt is
 // reported to run GELU in a kernel of its own, or in a slow one.
 inline bool fused_gelu_pays() {
-    int major = 0;
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
+    const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
     return major == 9 || major == 10;
 }
 

@@ -1,10 +1,26 @@
-// What the emulated GPU says of itself.
+// What the emulated GPUs say of themselves.
 #include <unistd.h>
+
+#include <iterator>
 
 #include "dev/emulator/cuda_on_cpu.h"
 #include "dev/emulator/memory.h"
 
-constexpr int capability_major = 8, capability_minor = 0, multiprocessors = 2;
+struct Device {
+    int major, minor, multiprocessors;
+};
+constexpr Device devices[] = {{8, 0, 2}, {9, 0, 3}};
+static thread_local int current = 0;
+
+static bool exists(int device) { return device >= 0 && device < static_cast<int>(std::size(devices)); }
+
+cudaError_t cudaGetDeviceCount(int* count) { return *count = static_cast<int>(std::size(devices)), cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+    if (!exists(device)) return cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+}
 
 static size_t memory_size() {
     return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -18,14 +34,16 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-    if (device != 0) return cudaErrorInvalidDevice;
-    *properties = {"emulated", memory_size(), capability_major, capability_minor, multiprocessors};
+    if (!exists(device)) return cudaErrorInvalidDevice;
+    const auto& [major, minor, multiprocessors] = devices[device];
+    *properties = {"emulated", memory_size(), major, minor, multiprocessors};
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-    if (device != 0) return cudaErrorInvalidDevice;
-    *value = attribute == cudaDevAttrMultiProcessorCount ? multiprocessors : capability_major;
+    if (!exists(device)) return cudaErrorInvalidDevice;
+    const auto& [major, minor, multiprocessors] = devices[device];
+    *value = attribute == cudaDevAttrMultiProcessorCount ? multiprocessors : major;
     return cudaSuccess;
 }
 

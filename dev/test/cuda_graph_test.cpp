@@ -151,6 +151,26 @@ TEST(CudaDevice, SaysWhatItIs) {
     EXPECT_LE(less, free - (size_t{64} << 20));
 }
 
+TEST(CudaDevice, OutOfMemoryIsNoOtherFault) {
+    EXPECT_THROW(cuda_allocate<char>(int64_t{1} << 60), std::bad_alloc);
+    const auto x = on_device(0);
+    fill_on(nullptr, x, 5);  // which works again
+    EXPECT_EQ(values(x), filled(5));
+}
+
+// Not the first one, where another was chosen.
+TEST(CudaDevice, LayersGoByTheOneThatIsWorkedOn) {
+    int count = 0;
+    cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int device = count - 1; device >= 0; --device) {
+        cudaDeviceProp properties;
+        cuda_check(cudaSetDevice(device), "cudaSetDevice");
+        cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+        EXPECT_EQ(Cuda().multiprocessors, properties.multiProcessorCount);
+        EXPECT_EQ(device_attribute(cudaDevAttrComputeCapabilityMajor), properties.major);
+    }
+}
+
 TEST(CudaEvents, TimeBetweenTwo) {
     const Stream stream;
     const CudaEvent from(cudaEventDefault), between(cudaEventDefault), to(cudaEventDefault), untimed;

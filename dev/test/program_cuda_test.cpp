@@ -73,8 +73,12 @@ TEST_F(CudaProgram, ProfileAddsUp) {
 TEST_F(CudaProgram, RefusesWhatIsNotThere) {
     const Result no_gpu = run(training("none", {{"device", "7"}}));
     EXPECT_EQ(no_gpu.status, 2);
-    EXPECT_NE(no_gpu.err.find("--device: number: found 7, expected 0 … 0"), std::string::npos) << no_gpu.err;
+    EXPECT_NE(no_gpu.err.find("--device: number: found 7, expected 0 … 1"), std::string::npos) << no_gpu.err;
     EXPECT_NE(no_gpu.err.find("trains on the CPU"), std::string::npos) << no_gpu.err;
+    const Result wide = run(training("none", {{"heads", "2"}, {"channels", "520"}}));
+    EXPECT_EQ(wide.status, 2);
+    EXPECT_NE(wide.err.find("attention: channels of a head: found 260, expected at most 256"), std::string::npos)
+        << wide.err;
     EXPECT_EQ(run(training("none", {{"threads", "2"}})).status, 2);
     EXPECT_EQ(run(training("none", {{"matmul", "tf32"}})).status, 2);  // of --dtype fp32 only
     on_cpu();
