@@ -2,17 +2,20 @@
 #pragma once
 
 #include <array>
+#include <cctype>
 #include <string_view>
 
 #include "layers/matmul.cuh"
 
-// FLOP/s of dense bf16 products with fp32 sums, from NVIDIA's data sheets; 0 where the chip is not in the table.
+// FLOP/s of dense bf16 products with fp32 sums, from NVIDIA's data sheets, by the name that CUDA has for the chip; 0
+// where it is not in the table.
 inline double data_sheet_flops(std::string_view name) {
     struct Chip {
         const char* name;
         double flops;
     };
-    constexpr std::array<Chip, 12> chips{{{"B200", 2250e12},
+    constexpr std::array<Chip, 13> chips{{{"B200", 2250e12},
+                                          {"GH200", 989e12},
                                           {"H200", 989e12},
                                           {"H100 PCIe", 756e12},
                                           {"H100", 989e12},
@@ -24,8 +27,19 @@ inline double data_sheet_flops(std::string_view name) {
                                           {"RTX 4090", 165.2e12},
                                           {"RTX 3090", 71e12},
                                           {"RTX 5090", 209.5e12}}};
+    // as a word of its own: the RTX A1000 is no A100
+    const auto has = [&](std::string_view word) {
+        const auto ends = [&](size_t i) {
+            return i >= name.size() || !std::isalnum(static_cast<unsigned char>(name[i]));
+        };
+        for (size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1))
+            if (ends(at + word.size()) && ends(at - 1)) return true;
+        return false;
+    };
+    for (const char* other : {"NVL", "Ti", "D", "Laptop", "MIG"})  // slower or faster ones of the same name
+        if (has(other)) return 0;
     for (const Chip& chip : chips)
-        if (name.find(chip.name) != std::string_view::npos) return chip.flops;
+        if (has(chip.name)) return chip.flops;
     return 0;
 }
 

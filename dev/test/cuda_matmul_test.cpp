@@ -2,6 +2,7 @@
 #include "layers/matmul.cuh"
 
 #include "cuda_check.h"
+#include "layers/peak.cuh"
 
 namespace {
 
@@ -376,5 +377,20 @@ TYPED_TEST(CudaMatmul, AlgorithmsAreChosenOnce) {
     emulator::matmul_workspace = 0;
 }
 #endif
+
+TEST(DataSheetFlops, IsOfThatChipAlone) {
+    EXPECT_EQ(data_sheet_flops("NVIDIA H100 80GB HBM3"), 989e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA H100 PCIe"), 756e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA H200"), 989e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA GH200 480GB"), 989e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA A100-SXM4-80GB"), 312e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA A10G"), 70e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA L4"), 121e12);
+    EXPECT_EQ(data_sheet_flops("NVIDIA GeForce RTX 4090"), 165.2e12);
+    for (const char* other :
+         {"NVIDIA RTX A1000", "NVIDIA L40", "NVIDIA H100 NVL", "NVIDIA GeForce RTX 3090 Ti", "emulated", "",
+          "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"})
+        EXPECT_EQ(data_sheet_flops(other), 0) << other;
+}
 
 }  // namespace
