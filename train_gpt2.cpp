@@ -405,5 +405,8 @@ int main(int argc, char** argv) {
                                  ", expected a path that can be used; check it and the disc"));
     } catch (const std::bad_alloc&) {
         return refuse(InputError("out of memory; make the model, --batch or --seq smaller"));
+    } catch (const std::exception& fault) {  // of the device
+        std::fprintf(stderr, "train_gpt2: %s\n", fault.what());
+        return 1;
     }
 }
