@@ -38,12 +38,13 @@ run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, build
 	@$(MAKE) --no-print-directory train_gpt2
 	@out=out/tiny; n=2; while [ -e $$out ]; do out=out/tiny-$$n; n=$$((n + 1)); done; ./train_gpt2 --out $$out
 
-test: ## run every test; SANITIZE=address,undefined runs them under the sanitizers
+test: ## run every test, those of CUDA on a GPU too if there is one; SANITIZE=address,undefined: under the sanitizers
 	@scripts/setup.sh test
 	@$(DATA)
 	@$(MAKE) --no-print-directory tests
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
-	@TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2
+	@$(if $(NVCC),TEST_TIMEOUT=3600) TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
+	    $(if $(NVCC),scripts/check_cuda.sh)
 
 test-long: $(B)/test/program_kill_test $(B)/test/program_faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disc, an hour of training
 	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
@@ -157,8 +158,11 @@ $(foreach header,$(CUDNN_HEADERS),$(if $(wildcard $(header)),,$(error USE_CUDNN=
 CUDNN := $(addprefix -isystem ,$(filter-out /usr/include,$(patsubst %/,%,$(dir $(CUDNN_HEADERS)))))
 CUDNN_LIBRARY := -L$(CUDNN_PATH)/lib -Xlinker -rpath=$(CUDNN_PATH)/lib -l:libcudnn.so.9 -lnvrtc
 endif
+ifneq ($(filter train_gpt2cu,$(MAKECMDGOALS)),)
+$(if $(TOOLKIT),,$(error make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 \
+    (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU))
+endif
 $(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
-	@$(if $(TOOLKIT),,echo "make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU"; exit 1)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 $(if $(USE_CUDNN),-DUSE_CUDNN $(CUDNN)) \
 	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
