@@ -16,6 +16,7 @@
 #include "io/convert.h"
 #include "io/dataset.h"
 #include "io/error.h"
+#include "io/file.h"
 #include "io/log.h"
 #include "io/options.h"
 #include "io/run_directory.h"
@@ -388,6 +389,7 @@ int refuse(const InputError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    occupy_standard_streams();
     try {
         int status = 0;
         try {

@@ -98,6 +98,13 @@ void sync_directory(const std::string& path) {
     if (error != 0 && error != EINVAL) bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
 }
 
+void occupy_standard_streams() {
+    int fd = 0;
+    do fd = open("/dev/null", O_RDONLY);  // inherited by what we start in our place, unlike the other files
+    while (0 <= fd && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 bool path_exists(const std::string& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);

@@ -48,5 +48,9 @@ inline bool is_file_name(std::string_view name) {
     return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
 }
 
+// Where standard input, output or error are closed, the next files opened would take their places, and what is printed
+// would go into them: /dev/null stands there instead, so that printing fails. To be called before any file is opened.
+void occupy_standard_streams();
+
 bool path_exists(const std::string& path);  // false where it cannot be told
 bool is_directory(const std::string& path);

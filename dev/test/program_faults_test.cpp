@@ -213,6 +213,21 @@ TEST_F(Faults, OddPathsWork) {
     expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open: found No such file"});
 }
 
+// The first files to be opened would take the places of closed streams, and what is printed would go into them.
+TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
+    const Args options = {{"sample-every", "2"}, {"sample-tokens", "3"}, {"save-every", "2"}};
+    train("open", options);
+    const char* named = std::getenv("TRAIN_GPT2");
+    for (const std::string closed : {"<&-", "<&- >&-", "<&- >&- 2>&-", ">&- 2>&-", "2>&-"}) {
+        std::string command = named ? named : "./train_gpt2";
+        for (const std::string& word : training("closed " + closed, options)) command += " '" + word + "'";
+        const int status = system((command + " >/dev/null " + closed).c_str());
+        EXPECT_EQ(WEXITSTATUS(status), closed.find(">&-") < closed.find("2>&-") ? 2 : 0) << closed;
+        expect_same_run("closed " + closed, "open");
+        EXPECT_TRUE(read_bytes(at("closed " + closed + "/samples.jsonl")) == read_bytes(at("open/samples.jsonl")));
+    }
+}
+
 TEST_F(Faults, GPT2sMergesAreFoundBesideTheProgramFromAnyDirectory) {
     if (!path_exists("data/vocab.bpe")) GTEST_SKIP() << "no data/vocab.bpe: scripts/get_data.sh vocab.bpe";
     const char* named = std::getenv("TRAIN_GPT2");
