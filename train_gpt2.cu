@@ -57,8 +57,8 @@ Cuda device_for(const Options& options, Keep keep) {
     Cuda dev = cuda_for_training();
     dev.bf16_products = options.dtype == "bf16";
     dev.tf32 = options.matmul == "tf32";
-    // a GELU that is computed again is to have the same bits
-    dev.fuse_gelu = fused_gelu_pays() && keep >= Keep::training;
+    // a GELU that is computed again by itself is to have the same bits
+    dev.fuse_gelu = fused_gelu_pays() && keep != Keep::recompute_ln && keep != Keep::recompute_gelu;
     return dev;
 }
 
@@ -104,7 +104,7 @@ double peak_flops(const Options& options) {
 
 double peak_bytes() {
     Cuda dev;
-    return measured_copy(dev, 16 * peak_size * peak_size);
+    return measured_copy(dev, std::min(16 * peak_size * peak_size, free_memory() / 4));  // beside a model
 }
 
 std::string device_name() { return chip(); }

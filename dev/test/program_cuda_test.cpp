@@ -50,6 +50,13 @@ TEST_F(CudaProgram, ResumesInBF16ToTheBitAndTheCpuReadsIt) {
     EXPECT_NEAR(of_gpu, loss(expect_done(eval)), 0.01 * of_gpu);  // parameters and activations rounded to bf16
 }
 
+// On the second of the emulator's GPUs, whose products have GELU fused in.
+TEST_F(CudaProgram, RecomputingBlocksChangesNoBit) {
+    for (const char* recompute : {"none", "block"})
+        train(recompute, few_and({{"device", "1"}, {"recompute", recompute}}));
+    EXPECT_TRUE(read_bytes(at("none/latest/model.safetensors")) == read_bytes(at("block/latest/model.safetensors")));
+}
+
 TEST_F(CudaProgram, ProfileAddsUp) {
     std::istringstream printed(train("profiled", few_and({{"profile", ""}})));
     double layers = 0, rest = 0, step = 0;
