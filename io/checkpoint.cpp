@@ -107,10 +107,12 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
 }
 
 void point_latest_at(const fs::path& out, const std::string& name) {
-    const fs::path temporary = out / ".latest.tmp";
+    const fs::path temporary = out / ".latest.tmp", latest = out / "latest";
+    if (!fs::is_symlink(latest) && is_directory(latest.string()))  // where a run was copied with what its links name
+        bad_input(latest.string(), "kind", "a directory", "a symbolic link to the newest checkpoint", "move it away");
     fs::remove(temporary);
     fs::create_directory_symlink(name, temporary);
-    fs::rename(temporary, out / "latest");
+    fs::rename(temporary, latest);
     sync_directory(out.string());
 }
 

@@ -27,14 +27,24 @@ std::optional<int64_t> step_of(const std::string& name) {
     return step_name(step) == name ? std::optional(step) : std::nullopt;
 }
 
-std::vector<int64_t> checkpoint_steps(const std::string& out) {
+namespace {
+
+// The directories OUT/step_NNNNNN, also those whose trainer_state.json is gone.
+std::vector<int64_t> named_steps(const std::string& out) {
     std::vector<int64_t> steps;
     std::error_code ignored;
     for (const auto& item : fs::directory_iterator(out, ignored))
         if (const auto step = step_of(item.path().filename().string()))
-            if (!item.is_symlink() && item.is_directory(ignored) && path_exists((item.path() / state_name).string()))
-                steps.push_back(*step);
+            if (!item.is_symlink() && item.is_directory(ignored)) steps.push_back(*step);
     std::sort(steps.begin(), steps.end());
+    return steps;
+}
+
+}  // namespace
+
+std::vector<int64_t> checkpoint_steps(const std::string& out) {
+    std::vector<int64_t> steps = named_steps(out);
+    std::erase_if(steps, [&](int64_t s) { return !path_exists((fs::path(out) / step_name(s) / state_name).string()); });
     return steps;
 }
 
@@ -200,7 +210,7 @@ std::vector<FileCheck> check_files(const std::string& checkpoint) {
 
 std::vector<std::string> list_checkpoints(const std::string& out) {
     std::vector<std::string> paths;
-    for (const int64_t step : checkpoint_steps(out)) paths.push_back((fs::path(out) / step_name(step)).string());
+    for (const int64_t step : named_steps(out)) paths.push_back((fs::path(out) / step_name(step)).string());
     return paths;
 }
 
@@ -214,6 +224,7 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vec
         verify_checkpoint(latest.string());
         return latest.string();
     }
+    steps = named_steps(out);  // so that one whose trainer_state.json is gone is not passed over in silence
     while (!steps.empty()) {
         const std::string newest = path(steps.back());
         steps.pop_back();

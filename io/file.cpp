@@ -100,7 +100,7 @@ void sync_directory(const std::string& path) {
 
 void occupy_standard_streams() {
     int fd = 0;
-    do fd = open("/dev/null", O_RDONLY);  // inherited by what we start in our place, unlike the other files
+    do fd = open("/dev/null", O_RDONLY);
     while (0 <= fd && fd <= STDERR_FILENO);
     if (fd >= 0) close(fd);
 }

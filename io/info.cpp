@@ -240,20 +240,26 @@ void print_info(const std::string& path, std::ostream& out) {
 }
 
 bool verify_files(const std::string& path, std::ostream& out) {
+    const fs::path file(path);
+    const std::string parent = file.has_parent_path() ? file.parent_path().string() : ".",
+                      only = is_directory(path) ? "" : file.filename().string();
     std::vector<std::string> checkpoints;
     if (path_exists(path + "/trainer_state.json"))
         checkpoints = {path};
     else if (is_directory(path))
         checkpoints = list_checkpoints(path);
-    if (checkpoints.empty()) out << path << ": no checksums are kept for it; all of it is read\n";
-    bool intact = true;
+    else if (path_exists(parent + "/trainer_state.json"))
+        checkpoints = {parent};
+    bool intact = true, any = false;
     for (const std::string& checkpoint : checkpoints) {
-        out << checkpoint << ": a checkpoint\n";
+        if (only.empty()) out << checkpoint << ": a checkpoint\n";
         for (const auto& [name, trouble] : check_files(checkpoint)) {
+            if (!only.empty() && name != only) continue;
             out << format("  %-24s %s\n", one_line(name).c_str(),
                           trouble.empty() ? "ok" : ("DAMAGED: " + trouble).c_str());
-            intact = intact && trouble.empty();
+            intact = intact && trouble.empty(), any = true;
         }
     }
+    if (!any) out << path << ": no checksums are kept for it; all of it is read\n";
     return intact;
 }

@@ -188,10 +188,26 @@ TEST_F(Checkpoints, ResumePassesOverWhatIsNotWhole) {
     EXPECT_EQ(checkpoint_to_resume(out, passed_over), before);
     ASSERT_EQ(passed_over.size(), 1u);
     EXPECT_NE(passed_over[0].find("size: found 10 bytes"), std::string::npos) << passed_over[0];
+    fs::remove(checkpoint + "/trainer_state.json");
+    EXPECT_EQ(checkpoint_to_resume(out, passed_over), before);
+    ASSERT_EQ(passed_over.size(), 2u) << "it was passed over in silence";
+    EXPECT_NE(passed_over[1].find("step_000200/trainer_state.json"), std::string::npos) << passed_over[1];
     fs::remove(before + "/config.json");
     expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"model.safetensors", "found 10 bytes"});
     fs::remove_all(before), fs::remove_all(checkpoint);  // `latest` still says that there was one
     expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"trainer_state.json", "No such file"});
+}
+
+// As after cp -rL, which copies what links name.
+TEST_F(Checkpoints, LatestThatIsADirectoryIsRefusedByItsName) {
+    const std::string checkpoint = save(100), latest = out + "/latest";
+    fs::remove(latest);
+    fs::copy(checkpoint, latest, fs::copy_options::recursive);
+    expect_refused([&] { mend_latest(checkpoint); }, {latest, "found a directory", "symbolic link", "move it away"});
+    EXPECT_EQ(listing(out), (std::vector<std::string>{"latest", "step_000100"}));
+    fs::rename(latest, at("away"));
+    mend_latest(checkpoint);
+    EXPECT_EQ(fs::read_symlink(latest), "step_000100");
 }
 
 TEST_F(Checkpoints, ChecksumIsZips) {

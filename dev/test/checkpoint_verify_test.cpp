@@ -1,5 +1,6 @@
 // A checkpoint's bytes are checked: a flipped bit in any file is found at --resume and by `info --verify`, and names
 // that files give for other files do not leave their directory.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -95,6 +96,30 @@ TEST_F(CheckpointBytes, VerifyListsEachFileOfEachCheckpoint) {
     std::ostringstream one;
     EXPECT_FALSE(verify_files(before, one));
     EXPECT_EQ(one.str().find(newest), std::string::npos) << "only the checkpoint that was named";
+    fs::remove(newest + "/trainer_state.json");
+    std::ostringstream gone;
+    EXPECT_FALSE(verify_files(out, gone));
+    EXPECT_NE(gone.str().find("DAMAGED: " + newest + "/trainer_state.json"), std::string::npos) << gone.str();
+}
+
+TEST_F(CheckpointBytes, VerifyKnowsAFileOfACheckpointByItself) {
+    const std::string checkpoint = save(100);
+    for (const std::string& name : listing(checkpoint)) {
+        const std::string file = checkpoint + "/" + name, good = read_bytes(file);
+        std::ostringstream sound, damaged;
+        EXPECT_TRUE(verify_files(file, sound));
+        EXPECT_NE(sound.str().find("\"" + name + "\""), std::string::npos) << sound.str();
+        std::string bad = good;
+        bad[bad.size() / 2] ^= 1;
+        write_bytes(file, bad);
+        EXPECT_FALSE(verify_files(file, damaged)) << name;
+        EXPECT_EQ(std::ranges::count(damaged.str(), '\n'), 1) << "of this file only: " << damaged.str();
+        write_bytes(file, good);
+    }
+    write_bytes(checkpoint + "/notes.txt", "mine");
+    std::ostringstream mine;
+    EXPECT_TRUE(verify_files(checkpoint + "/notes.txt", mine));
+    EXPECT_NE(mine.str().find("no checksums"), std::string::npos) << mine.str();
 }
 
 const std::vector<std::string> bad_names = {"../secret", "/etc/passwd", "..",  ".",
