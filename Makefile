@@ -191,6 +191,7 @@ $(B)/ladder/%_cuda: $(B)/dev/%_cuda/ladder.o $(B)/dev/ladder.o $(EMULATOR) $(LAY
 endif
 
 $(B)/test/ladder_test: | $(LADDERS)
+$(B)/test/dev_tools_test: | $(addprefix $(B)/,layernorm_example layernorm_measure norm_experiment test_gpt2)
 
 $(B)/test/program_faults_test: | $(B)/test/fault_shim.so
 $(B)/test/fault_shim.so: dev/test/fault_shim.cpp

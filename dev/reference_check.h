@@ -2,6 +2,7 @@
 // a llm.c pair of model and debug state.
 #pragma once
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -86,11 +87,22 @@ public:
     }
 
 private:
+    template <class Number>
+    static Number parse(const SafetensorsFile& file, const std::string& key, Number low, Number high) {
+        const auto found = file.metadata().find(key);
+        const std::string text = found == file.metadata().end() ? "none" : found->second;
+        Number value{};
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc{} || end != text.data() + text.size() || !(low <= value && value <= high))
+            bad_input(file.path(), "metadata \"" + key + "\"", text, "a number",
+                      "make the dump anew with scripts/dump_reference.py");
+        return value;
+    }
     static int64_t number(const SafetensorsFile& file, const std::string& key) {
-        return std::stoll(file.metadata().at(key));
+        return parse<int64_t>(file, key, 1, 1'000'000);
     }
     int64_t number(const std::string& key) const { return number(dump, key); }
-    double real(const std::string& key) const { return std::stod(dump.metadata().at(key)); }
+    double real(const std::string& key) const { return parse(dump, key, 0.0, 1e9); }
     static GPT2Config read_shape(const SafetensorsFile& f) {
         return {.context = number(f, "context"),
                 .vocab = number(f, "vocab"),

@@ -172,7 +172,7 @@ def dump(path, cases, seed):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
+    parser = dump_reference.Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("out", nargs="?", metavar="OUT.safetensors")

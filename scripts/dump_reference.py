@@ -49,6 +49,13 @@ class InputError(Exception):
     pass
 
 
+class Parser(argparse.ArgumentParser):
+    """Bad input is one line."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
+
+
 # ---- the model ----------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +337,7 @@ def write_llmc(model_path, state_path, model, x, y):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("out", nargs="?", metavar="OUT.safetensors")

@@ -103,6 +103,9 @@ def loss(rows, path):
 
 
 def main():
+    if len(sys.argv) > 1:
+        print(f"plot_layernorm.py: found {sys.argv[1]!r}, expected no arguments", file=sys.stderr)
+        sys.exit(2)
     matplotlib.rcParams["svg.hashsalt"] = "layernorm"
     try:
         measured = read(os.path.join(DEV, "layernorm/results.csv"))

@@ -32,7 +32,11 @@ void backward_long_way(double* dinp, const double* dout, const double* inp, cons
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+    if (argc > 1) {
+        std::fprintf(stderr, "layernorm_example: found %s, expected no arguments\n", argv[1]);
+        return 2;
+    }
     Reference<double> dev;
     Values inp(N * C), weight{1, 1.5, 0.5, 1}, bias{0, 0.1, -0.1, 0.2}, out(N * C), mean(N), rstd(N);
     for (int64_t i = 0; i < N * C; ++i) inp[static_cast<size_t>(i)] = static_cast<double>((i * 7 + i * i) % 13);

@@ -99,7 +99,11 @@ void measure(int64_t N, int64_t C) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+    if (argc > 1) {
+        std::fprintf(stderr, "layernorm_measure: found %s, expected no arguments\n", argv[1]);
+        return 2;
+    }
     std::printf("work,rows,channels,ms,GB/s,MiB kept\n");
     for (const int64_t C : {256, 512, 768, 1024, 2048, 4096, 8192}) measure((int64_t{8} << 20) / C, C);
 }

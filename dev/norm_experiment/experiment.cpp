@@ -1,5 +1,7 @@
 // The same small GPT with its norm before, after and nowhere, over learning rates and seeds, equal steps:
 //   norm_experiment --csv FILE [--data TEXT] [--layers N] [--steps N] [--seeds N] [--norm NAME] [--lr X]
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -55,33 +57,46 @@ double validate(Model& model, Windows& windows) {
     return total;
 }
 
-int64_t number(const std::string& option, const std::string& text) {
-    std::istringstream in(text);
+int64_t number(const std::string& option, const std::string& text, int64_t most) {
     int64_t value = 0;
-    if (!(in >> value) || !in.eof() || value < 1)
-        bad_input("norm_experiment", option, "'" + text + "'", "1 or more", "see the file's first lines");
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > most)
+        throw InputError(option + ": found '" + text + "', expected 1 to " + std::to_string(most));
     return value;
+}
+
+// All of `known`, or the one that is named.
+template <class Names>
+std::vector<std::string> chosen(const std::string& option, const std::string& name, const Names& known) {
+    std::string words;
+    std::vector<std::string> wanted;
+    for (const char* const each : known) {
+        words += each + std::string(", ");
+        if (name == "all" || name == each) wanted.push_back(each);
+    }
+    if (wanted.empty()) throw InputError(option + ": found '" + name + "', expected " + words + "or all");
+    return wanted;
 }
 
 void run(std::map<std::string, std::string> options) {
     Windows windows{read_text(options["--data"]), {}, {}, {}};
-    windows.shape.layers = number("--layers", options["--layers"]);
-    const int64_t steps = number("--steps", options["--steps"]), seeds = number("--seeds", options["--seeds"]);
+    windows.shape.layers = number("--layers", options["--layers"], 100);
+    const int64_t steps = number("--steps", options["--steps"], 1'000'000'000);
+    const int64_t seeds = number("--seeds", options["--seeds"], 1'000'000);
+    const auto norms = chosen("--norm", options["--norm"], norm_names);
+    const auto rates = chosen("--lr", options["--lr"], learning_rates);
     if (windows.text.size() < 10'000)
         bad_input(options["--data"], "size", std::to_string(windows.text.size()) + " bytes", "10000 or more",
                   "take a longer text");
     std::ofstream csv(options["--csv"]);
-    csv << "norm,lr,seed,step,validation\n";
-    bool any = false;
-    for (const Norm norm : {Norm::pre, Norm::post, Norm::rms, Norm::none})
-        for (const char* const rate : learning_rates)
+    if (!(csv << "norm,lr,seed,step,validation\n").flush())  // now, not after an hour
+        bad_input(options["--csv"], "file", "cannot be written", "a writable path", "choose another");
+    for (const std::string& name : norms)
+        for (const std::string& rate : rates)
             for (int64_t seed = 1; seed <= seeds; ++seed) {
-                if (options["--norm"] != "all" && options["--norm"] != norm_names[static_cast<int>(norm)]) continue;
-                if (options["--lr"] != "all" && options["--lr"] != rate) continue;
-                any = true;
+                const auto norm = static_cast<Norm>(std::ranges::find(norm_names, name) - std::begin(norm_names));
                 const double lr = std::stod(rate);
                 Model model(norm, windows.shape, static_cast<uint64_t>(seed));
-                const char* const name = norm_names[static_cast<int>(norm)];
                 double loss = 0;
                 for (int64_t step = 1; step <= steps; ++step) {
                     windows.train(static_cast<uint64_t>(seed), step);
@@ -92,13 +107,10 @@ void run(std::map<std::string, std::string> options) {
                     csv << name << ',' << rate << ',' << seed << ',' << step << ',' << (std::isnan(loss) ? NAN : loss)
                         << '\n';
                 }
-                std::printf("%-4s  learning rate %-5s  seed %lld  validation loss %.4f\n", name, rate,
+                std::printf("%-4s  learning rate %-5s  seed %lld  validation loss %.4f\n", name.c_str(), rate.c_str(),
                             static_cast<long long>(seed), loss);
                 std::fflush(stdout);
             }
-    if (!any)
-        throw InputError("--norm " + options["--norm"] + " --lr " + options["--lr"] +
-                         ": found none such, expected pre, post, rms or none; 0.001, 0.003, 0.01 or 0.03; or all");
     if (!csv.flush()) bad_input(options["--csv"], "file", "cannot be written", "a writable path", "choose another");
 }
 
