@@ -15,8 +15,10 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep);
 
-// What it can do at best, which speed is compared with: FLOP/s in the options' precision, bytes/s copied.
+// What it can do at best, which speed is compared with: FLOP/s in the options' precision, by the data sheet where there
+// is one for it, or measured now; bytes/s copied, measured now.
 double peak_flops(const Options& options);
+double measured_peak_flops(const Options& options);
 double peak_bytes();
 
 // Which program's options to take.

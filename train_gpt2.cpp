@@ -202,7 +202,7 @@ private:
         log->sync();
         tell_trouble();
         const bool reported = report(), whole = reported && !save_failed && log->trouble().empty();
-        if (options.profile) print_profile(profile, steps, step_seconds, peak_flops(options), peak_bytes());
+        if (options.profile) print_profile(profile, steps, step_seconds, measured_peak_flops(options), peak_bytes());
         if (signal) {
             print_stopped(stop_signals::name(signal), state.step, options.out);
             return whole ? 128 + signal : 1;

@@ -94,12 +94,19 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
     });
 }
 
+double measured_peak_flops(const Options& options) {
+    Cuda dev = device_for(options, Keep::training);
+    return for_dtype(options, [&]<class Scalar>(Scalar) {
+        int64_t size = peak_size;
+        while (size > 64 && size * size * 12 * static_cast<int64_t>(sizeof(Scalar)) > free_memory()) size /= 2;
+        return measured_flops<Scalar>(dev, size);
+    });
+}
+
 // Model FLOPs utilisation is by the data sheet's figure, where the chip is known.
 double peak_flops(const Options& options) {
     const double known = options.dtype == "fp32" ? 0 : data_sheet_flops(chip());
-    if (known > 0) return known;
-    Cuda dev = device_for(options, Keep::training);
-    return for_dtype(options, [&]<class Scalar>(Scalar) { return measured_flops<Scalar>(dev, peak_size); });
+    return known > 0 ? known : measured_peak_flops(options);
 }
 
 double peak_bytes() {
