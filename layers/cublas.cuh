@@ -176,10 +176,12 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
         cublas_check(cublasLtMatmulDescSetAttribute(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p.aux,
                                                     sizeof p.aux),
                      "cublasLtMatmulDescSetAttribute");
-    cublas_check(
+    const cublasStatus_t status =
         cublasLtMatmul(lt.handle, plan.matmul, &p.alpha, p.b, plan.a, p.a, plan.b, &p.beta, c, plan.c, p.out, plan.c,
-                       &plan.algorithm, lt.workspace.get(), lt.workspace ? lt.workspace_size : 0, dev.stream),
-        "cublasLtMatmul");
+                       &plan.algorithm, lt.workspace.get(), lt.workspace ? lt.workspace_size : 0, dev.stream);
+    // the heuristics are not told all: alpha and beta
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED && p.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return plan.found = false;
+    cublas_check(status, "cublasLtMatmul");
     return true;
 }
 

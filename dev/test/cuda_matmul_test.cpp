@@ -350,6 +350,15 @@ TYPED_TEST(CudaMatmul, AlignedRowsAreFused) {
     EXPECT_TRUE(t.all_fused());
 }
 
+TYPED_TEST(CudaMatmul, EpiloguesThatAreRefusedLateAreDoneByKernels) {
+    Linear<TypeParam> t({5, 24, 16}, {});
+    emulator::refused_epilogues = ~0u;
+    expect_forward(t), expect_residual_forward(t, false), expect_gelu_forward(t);
+    expect_backward(t, false), expect_backward(t, true);
+    emulator::refused_epilogues = 0;
+    EXPECT_FALSE(t.all_fused());
+}
+
 TYPED_TEST(CudaMatmul, AlgorithmsAreChosenOnce) {
     Linear<TypeParam> t({5, 24, 16}, {});
     Cuda& dev = t.cuda;
