@@ -88,7 +88,20 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
         variance -= shift * shift;
         variance = variance < 0 ? 0 : variance;  // NaN stays
     }
-    const float r = 1 / sqrtf(variance + eps);
+    float r = 1 / sqrtf(variance + eps);
+    if (!(variance < INFINITY)) {  // squares that overflow: of values scaled down, beside which eps is nothing
+        constexpr float down = 0x1p-64f;
+        float squares[1] = {};
+        each([&](int k, int c) {
+            again(k, c);
+            UNROLL for (int v = 0; v < V; ++v) {
+                const float d = x[k][v] * down - m * down;
+                squares[0] += d * d;
+            }
+        });
+        group_sum(squares, scratch_mean);
+        r = down / sqrtf(squares[0] / columns);
+    }
 
     each([&](int k, int c) {
         again(k, c);

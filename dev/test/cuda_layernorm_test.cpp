@@ -260,6 +260,31 @@ TEST(CudaLayerNorm, LargeValuesOfSmallSpread) {  // where mean(x²) - mean(x)² 
     }
 }
 
+TYPED_TEST(CudaNorm, HugeValuesAreNormalisedLikeAnyOthers) {  // 2^100 = 1.3e30, whose square overflows
+    for (const Norm norm : {Norm::layer, Norm::rms})
+        for (const int64_t C : {33, 768, 1600, 16385})
+            for (const bool residual : {false, true}) {
+                SCOPED_TRACE(testing::Message() << C << (norm == Norm::rms ? ", RMSNorm" : "") << residual);
+                Layer<TypeParam> t(norm, 2, C, {.residual = residual});
+                for (Tensor<TypeParam>* x : {&t.inp, &t.branch}) {
+                    std::vector<double> huge = x->exact;
+                    for (int64_t i = 0; i < C; ++i) huge[i] *= 0x1p100;  // the first row; the second stays as it is
+                    *x = Tensor<TypeParam>(t.cuda, huge);
+                }
+                expect_forward(t);
+            }
+}
+
+TEST(CudaLayerNorm, DenormalsAreNothingBesideEps) {
+    for (const int64_t C : {33, 768, 16392}) {
+        Layer<float> t(Norm::layer, 2, C, {});
+        t.inp = Tensor<float>(t.cuda, uniform(2 * C, 1e-42));
+        t.forward(t.cuda);
+        const std::vector<float> out = t.out.values(), bias = t.bias.values();
+        for (int64_t i = 0; i < 2 * C; ++i) ASSERT_NEAR(out[i], bias[i % C], 1e-38f) << i;
+    }
+}
+
 TYPED_TEST(CudaNorm, NaNStaysInItsRow) {
     Layer<TypeParam> t(Norm::layer, 9, 37, {});
     t.inp.exact[4 * 37 + 36] = nan64, t.inp.exact[7 * 37] = INFINITY, t.dout.exact[2 * 37 + 5] = nan64;
