@@ -107,6 +107,39 @@ TEST_F(Faults, TrainingOutlivesADiscThatIsFullForAWhile) {
     expect_same_run("broken log", "whole");
 }
 
+// From the second save on; then from the start.
+TEST_F(Faults, InAReadOnlyDirectoryTrainingGoesOnAndTheLastCheckpointStays) {
+    const Args options = {{"steps", "40"}, {"save-every", "10"}, {"keep", "1"}};
+    train("whole", options);
+    const Result result =
+        run_with({{"FAULT_BELOW", at("run") + "/.step"}, {"FAULT", "mkdir:2:30:on"}}, training("run", options));
+    EXPECT_EQ(result.status, 1) << "the last checkpoint was not saved";
+    for (const char* step : {"20", "30", "40"})
+        EXPECT_NE(result.err.find("Read-only file system, expected a directory that can be written; free some space or "
+                                  "check the path and its permissions; step " +
+                                  std::string(step) + " is not saved"),
+                  std::string::npos)
+            << result.err;
+    EXPECT_EQ(read_log(at("run/log.jsonl")).back().step, 40) << "it went on";
+    EXPECT_EQ(read_trainer_state(at("run/latest")).step, 10);
+    verify_checkpoint(at("run/latest"));
+
+    const auto before = snapshot();
+    for (const std::string call : {"open", "mkdir"}) {
+        const Result refused =
+            run_with({{"FAULT_BELOW", at("run")}, {"FAULT", call + ":1:30:on"}},
+                     call == "open" ? std::vector<std::string>{"train", "--resume", "--out", at("run")}
+                                    : training("run/new", options));
+        EXPECT_EQ(refused.status, 2);
+        EXPECT_NE(refused.err.find("output directory: found Read-only file system, expected one that can be "),
+                  std::string::npos)
+            << refused.err;
+        EXPECT_TRUE(snapshot() == before);
+    }
+    expect_done({"train", "--resume", "--out", at("run")});
+    expect_same_run("run", "whole");
+}
+
 TEST_F(Faults, NothingIsWrittenOutsideOut) {
     for (const std::vector<std::string>& command :
          {training("run", {{"sample-every", "3"}, {"sample-tokens", "3"}, {"save-every", "2"}}),
@@ -221,7 +254,7 @@ TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
     for (const std::string closed : {"<&-", "<&- >&-", "<&- >&- 2>&-", ">&- 2>&-", "2>&-"}) {
         std::string command = named ? named : "./train_gpt2";
         for (const std::string& word : training("closed " + closed, options)) command += " '" + word + "'";
-        const int status = system((command + " >/dev/null " + closed).c_str());
+        const int status = system((command + " >/dev/null 2>&1 " + closed).c_str());
         EXPECT_EQ(WEXITSTATUS(status), closed.find(">&-") < closed.find("2>&-") ? 2 : 0) << closed;
         expect_same_run("closed " + closed, "open");
         EXPECT_TRUE(read_bytes(at("closed " + closed + "/samples.jsonl")) == read_bytes(at("open/samples.jsonl")));
