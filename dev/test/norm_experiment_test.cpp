@@ -3,6 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
 namespace {
 
 using namespace norm_experiment;
@@ -48,5 +56,51 @@ TEST_P(EachNorm, TrainingLowersTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Norms, EachNorm, testing::Values(Norm::pre, Norm::post, Norm::rms, Norm::none),
                          [](const auto& param) { return std::string(norm_names[static_cast<int>(param.param)]); });
+
+// dev/layernorm/README.md tells of dev/norm_experiment/results.csv: its table and what it says of differences.
+TEST(NormExperiment, TheChapterSaysWhatWasMeasured) {
+    std::ifstream csv("dev/norm_experiment/results.csv");
+    std::map<std::string, std::map<std::string, std::vector<double>>> final;  // by norm, rate, seed
+    std::string line;
+    std::getline(csv, line);
+    while (std::getline(csv, line)) {
+        std::istringstream fields(line);
+        std::string norm, rate, seed, step, loss;
+        std::getline(fields, norm, ','), std::getline(fields, rate, ','), std::getline(fields, seed, ',');
+        std::getline(fields, step, ','), std::getline(fields, loss);
+        if (step == "300") final[norm][rate].push_back(std::stod(loss));
+    }
+    std::ostringstream chapter;
+    chapter << std::ifstream("dev/layernorm/README.md").rdbuf();
+    std::string words;  // line breaks are spaces
+    for (const char c : chapter.str()) words += c == '\n' ? ' ' : c;
+    const auto expect = [&](const char* format, const auto&... values) {
+        char text[200];
+        std::snprintf(text, sizeof text, format, values...);
+        EXPECT_NE(words.find(text), std::string::npos) << "the chapter lacks: " << text;
+    };
+
+    double spread = 0;
+    std::map<std::string, double> best;
+    for (const auto& [norm, title] : std::map<std::string, std::string>{
+             {"pre", "LayerNorm before"}, {"post", "LayerNorm after"}, {"rms", "RMSNorm before"}, {"none", "none"}}) {
+        std::string row = "| " + title + " |";
+        for (const char* rate : {"0.001", "0.003", "0.01", "0.03"}) {
+            const std::vector<double>& losses = final[norm][rate];
+            ASSERT_EQ(losses.size(), 3u) << norm << " " << rate;
+            const double mean = (losses[0] + losses[1] + losses[2]) / 3;
+            char text[16];
+            std::snprintf(text, sizeof text, " %.3f |", mean);
+            row += std::isnan(mean) ? " NaN |" : text;
+            if (std::isnan(mean)) continue;
+            const auto [least, most] = std::ranges::minmax(losses);
+            spread = std::max(spread, most - least);
+            if (!best.contains(norm) || mean < best[norm]) best[norm] = mean;
+        }
+        expect("%s", row.c_str());
+    }
+    expect("a loss %.2f worse at its best rate than with LayerNorm before", best["none"] - best["pre"]);
+    expect("seeds differ by up to %.2f,", spread);
+}
 
 }  // namespace
