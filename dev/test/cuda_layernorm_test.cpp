@@ -275,6 +275,30 @@ TYPED_TEST(CudaNorm, HugeValuesAreNormalisedLikeAnyOthers) {  // 2^100 = 1.3e30,
             }
 }
 
+TEST(CudaLayerNorm, EpsIsAnArgument) {
+    for (const float eps : {1e-12f, 1e-3f, 2.0f})
+        for (const int64_t C : {33, 1600}) {
+            Layer<float> t(Norm::layer, 2, C, {});
+            const auto expect = [&](const char* name) {
+                t.rstd.expect_close(name, [&](int64_t row) { return 64 * t.rstd.exact[row]; });
+            };
+            const auto run = [&](auto& dev) {
+                layernorm_forward(dev, t.out.on(dev), t.mean.on(dev), t.rstd.on(dev), t.inp.on(dev), t.weight.on(dev),
+                                  nullptr, 2, C, eps);
+            };
+            run(t.cuda), run(t.reference), expect("layernorm");
+            const auto fused = [&](auto& dev) {
+                residual_layernorm_forward(dev, t.residual.on(dev), t.out.on(dev), t.mean.on(dev), t.rstd.on(dev),
+                                           t.inp.on(dev), t.branch.on(dev), t.weight.on(dev), nullptr, 2, C, eps);
+            };
+            fused(t.cuda), fused(t.reference), expect("with the residual");
+            const auto rms = [&](auto& dev) {
+                rmsnorm_forward(dev, t.out.on(dev), t.rstd.on(dev), t.inp.on(dev), t.weight.on(dev), 2, C, eps);
+            };
+            rms(t.cuda), rms(t.reference), expect("rmsnorm");
+        }
+}
+
 TEST(CudaLayerNorm, DenormalsAreNothingBesideEps) {
     for (const int64_t C : {33, 768, 16392}) {
         Layer<float> t(Norm::layer, 2, C, {});
