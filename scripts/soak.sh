@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-3600}
 shift || true
+[[ $seconds =~ ^[1-9][0-9]{0,8}$ ]] || { echo "soak.sh: SECONDS: found '$seconds', expected a whole number above 0" >&2; exit 2; }
 work=$(mktemp -d)
 trap 'kill -KILL "${pid:-}" "${new:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
 train() {  # name, options
