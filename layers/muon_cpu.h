@@ -1,4 +1,5 @@
-// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps.
+// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps. Where
+// cpu.products is bf16 the steps' products round their factors to it, as torch.optim.Muon does with all that they hold.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,6 @@ namespace muon {
 
 using gemm::Order;
 using simd::vfloat;
-
-// The steps turn a gradient into a direction, roughly: torch.optim.Muon keeps all that they hold in bf16. Here factors
-// of their products are rounded to it where the CPU multiplies bf16, which for `tiny` takes a quarter of fp32's time.
-inline Products products_of_steps(Products products) {
-    if (products != Products::fp32) return products;
-    return gemm_bf16::available ? Products::bf16 : Products::fma;
-}
 
 // c (n,n) = A (n,K) · B (K,n), known to be symmetric: rows of strips up to the diagonal, then mirrored.
 template <Order A, Order B>
@@ -34,9 +28,10 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
         for (int64_t j = i + 1; j < n; ++j) c[i * n + j] = c[j * n + i];
 }
 
-inline void update(Products products, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
+inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
+    const Products products = gemm::chosen(asked, n, n);
     float* const scratch = memory;
     float* x = memory + gemm::scratch_floats(products);
     float* next = x + size;
@@ -99,7 +94,6 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
         flops += muon::steps * (n * n * k + n * n * n + 2 * n * n * k);
     }
     const Timed timed(dev, "muon_update", flops, 0);
-    const Products products = muon::products_of_steps(dev.products);
     std::vector<size_t> largest_first(matrices.size());
     std::iota(largest_first.begin(), largest_first.end(), size_t{0});
     const auto size = [&](size_t i) { return matrices[i].rows * matrices[i].cols; };
@@ -108,7 +102,7 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (size_t i = 0; i < largest_first.size(); ++i) {
         const MuonMatrix<float>& w = matrices[largest_first[i]];
         const int64_t n = std::min(w.rows, w.cols);
-        float* const memory = dev.scratch(gemm::scratch_floats(products) + 2 * w.rows * w.cols + 2 * n * n);
-        muon::update(products, memory, w, o, grad_scale);
+        muon::update(dev.products, dev.scratch(gemm::scratch_floats(dev.products) + 2 * w.rows * w.cols + 2 * n * n), w,
+                     o, grad_scale);
     }
 }

@@ -19,7 +19,7 @@ struct Matrix {
 const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
 
 TEST(MuonLayer, CpuAgreesWithReference) {
-    Cpu cpu(Products::fma);  // bf16's roundings are held to PyTorch's in muon_test.cpp
+    Cpu cpu;
     Reference<double> reference;
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
                                      {1, 7},
