@@ -1,4 +1,4 @@
-// Compiled once, for every order of factors that the layers have: it is what compiling them takes longest.
+// Compiled once, for every order of factors that the layers have: nothing in them takes longer to compile.
 #include "layers/multiply_cpu.h"
 
 namespace gemm {
