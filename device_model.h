@@ -21,8 +21,9 @@ double peak_flops(const Options& options);
 double measured_peak_flops(const Options& options);
 double peak_bytes();
 
-// Which program's options to take.
+// Which program this is: its options and its name.
 bool on_gpu();
+inline std::string program_name() { return program_name(on_gpu()); }
 
 // "2 threads"
 std::string device_name();

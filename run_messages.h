@@ -39,7 +39,7 @@ inline std::string shell_word(const std::string& text) {
 
 inline void print_stopped(const char* signal, int64_t step, const std::string& out) {
     std::printf("stopped by %s after step %" PRId64 "; to go on:\n  %s --resume --out %s\n", signal, step,
-                on_gpu() ? "train_gpt2cu" : "train_gpt2", shell_word(out).c_str());
+                program_name().c_str(), shell_word(out).c_str());
 }
 
 // `where` is Model::find_nonfinite's.

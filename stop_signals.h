@@ -2,9 +2,12 @@
 #pragma once
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <string>
 
 namespace stop_signals {
 
@@ -12,13 +15,13 @@ inline std::atomic<int> stop_asked{0};  // the signal
 inline std::atomic<bool> save_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
+inline char stopping_text[100];  // what a handler writes must be there while it can run
 inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP};
 
 extern "C" inline void note_stop(int number) {
     stop_asked = number;
     for (const int n : stopping) signal(n, SIG_DFL);  // the second one ends the program at once
-    constexpr char text[] = "\ntrain_gpt2: stopping after this step; once more to stop at once\n";
-    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) return;
+    if (write(STDERR_FILENO, stopping_text, strlen(stopping_text)) < 0) return;
 }
 extern "C" inline void note_save(int) { save_asked = true; }
 
@@ -37,7 +40,9 @@ inline void catch_save() {
     handle(SIGUSR1, note_save);
     signal(SIGPIPE, SIG_IGN);
 }
-inline void catch_stop() {
+inline void catch_stop(const std::string& program) {
+    std::snprintf(stopping_text, sizeof stopping_text, "\n%s: stopping after this step; once more to stop at once\n",
+                  program.c_str());
     for (const int number : stopping) handle(number, note_stop);
 }
 

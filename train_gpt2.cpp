@@ -32,6 +32,9 @@
 
 namespace {
 
+// What has gone wrong.
+void say(const std::string& message) { std::fprintf(stderr, "%s: %s\n", program_name().c_str(), message.c_str()); }
+
 // Training was asked to stop while it evaluated or sampled.
 struct Interrupted {};
 
@@ -95,7 +98,7 @@ public:
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
             return 0;
         }
-        stop_signals::catch_stop();
+        stop_signals::catch_stop(program_name());
         progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
                          peak_flops(options));
         started = seconds_now() - state.seconds;
@@ -233,7 +236,7 @@ private:
     void complain(const std::string& message) {
         if (progress) progress->clear();
         std::fflush(stdout);
-        std::fprintf(stderr, "train_gpt2: %s\n", message.c_str());
+        say(message);
     }
 
     // What went wrong with writing the log: once, not with every line.
@@ -382,7 +385,7 @@ int run(const Options& options) {
 }
 
 int refuse(const InputError& error) {
-    std::fprintf(stderr, "train_gpt2: %s\n", error.what());
+    say(error.what());
     return 2;
 }
 
@@ -408,7 +411,7 @@ int main(int argc, char** argv) {
     } catch (const std::bad_alloc&) {
         return refuse(InputError("out of memory; make the model, --batch or --seq smaller"));
     } catch (const std::exception& fault) {  // of the device
-        std::fprintf(stderr, "train_gpt2: %s\n", fault.what());
+        say(fault.what());
         return 1;
     }
 }

@@ -28,8 +28,6 @@ void each_row(unsigned command, bool on_gpu, Visit&& visit) {
                 if (!(row.traits & (on_gpu ? cpu_only : gpu_only))) visit(row);
 }
 
-std::string program(bool on_gpu) { return on_gpu ? "train_gpt2cu" : "train_gpt2"; }
-
 std::string label(const Row& row) { return row.traits & argument ? row.name : std::string("--") + row.name; }
 
 std::string one_of(const std::vector<std::string>& words, const char* separator, const char* last) {
@@ -172,7 +170,7 @@ void add_rows(CLI::App& app, unsigned command, bool on_gpu, Options& options, st
 }
 
 std::string usage(const Command& command, bool on_gpu) {
-    std::string text = program(on_gpu) + " " + std::string(command.bit == train ? "[train]" : command.name);
+    std::string text = program_name(on_gpu) + " " + std::string(command.bit == train ? "[train]" : command.name);
     each_row(command.bit, on_gpu,
              [&](const Row& row) { text += row.traits & argument ? " " + std::string(row.name) : ""; });
     return text + " [OPTION]…";
@@ -190,7 +188,7 @@ std::string help_of(const Command& command, bool on_gpu) {
 
 std::string help_of_all(bool on_gpu) {
     std::string text =
-        program(on_gpu) + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") + ", from text to samples.\n";
+        program_name(on_gpu) + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") + ", from text to samples.\n";
     for (const Command& command : commands) text += "\n" + help_of(command, on_gpu);
     return text;
 }
@@ -221,7 +219,7 @@ int64_t edit_distance(std::string_view a, std::string_view b) {
         if (d < distance) distance = d, nearest = label(row);
     });
     bad_option(dashed->substr(0, dashed->find('=')), "an unknown name", "an option of " + std::string(command.name),
-               nearest.empty() ? program(on_gpu) + " " + std::string(command.name) + " --help lists them"
+               nearest.empty() ? program_name(on_gpu) + " " + std::string(command.name) + " --help lists them"
                                : "did you mean " + nearest + "?");
 }
 
@@ -340,6 +338,8 @@ std::vector<std::pair<std::string, std::string>> Options::list() const {
     return all;
 }
 
+std::string program_name(bool on_gpu) { return on_gpu ? "train_gpt2cu" : "train_gpt2"; }
+
 Options parse_options(int argc, const char* const* argv, bool on_gpu) {
     std::vector<std::string> words(argv + 1, argv + argc);
     if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) throw HelpRequest{help_of_all(on_gpu)};
@@ -354,7 +354,8 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
     if (command == std::end(commands)) {
         std::vector<std::string> names;
         for (const Command& c : commands) names.push_back(c.name);
-        bad_option("command", options.command, one_of(names, ", ", " or "), program(on_gpu) + " --help explains them");
+        bad_option("command", options.command, one_of(names, ", ", " or "),
+                   program_name(on_gpu) + " --help explains them");
     }
 
     CLI::App app;
@@ -365,7 +366,7 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
     } catch (const CLI::CallForHelp&) {
         throw HelpRequest{help_of(*command, on_gpu)};
     } catch (const CLI::ParseError& error) {
-        throw InputError(std::string(error.what()) + "; see " + program(on_gpu) + " " + command->name + " --help");
+        throw InputError(std::string(error.what()) + "; see " + program_name(on_gpu) + " " + command->name + " --help");
     }
     if (const auto rest = app.remaining(); !rest.empty()) unknown_argument(*command, on_gpu, rest);
     each_row(command->bit, on_gpu, [&](const Row& row) {

@@ -72,6 +72,9 @@ struct HelpRequest {
     std::string text;
 };
 
+// As help and messages have it.
+std::string program_name(bool on_gpu);
+
 // Of train_gpt2, or with on_gpu of train_gpt2cu. Throws InputError ("--batch: found -3, expected 1 … 65536; …") and
 // HelpRequest.
 Options parse_options(int argc, const char* const* argv, bool on_gpu = false);

@@ -34,6 +34,16 @@ inline std::vector<std::string> words(const std::string& command, const Args& ar
 
 class Program : public ModelFiles {
 protected:
+    static std::string binary() {
+        const char* named = std::getenv("TRAIN_GPT2");
+        return named ? named : "./train_gpt2";
+    }
+    // What its messages begin with.
+    static std::string program_name() {
+        const bool on_gpu = std::filesystem::path(binary()).filename().string().starts_with("train_gpt2cu");
+        return on_gpu ? "train_gpt2cu" : "train_gpt2";
+    }
+
     Program() {
         setenv("OMP_WAIT_POLICY", "passive", 1);  // several runs may share this machine
         setenv("OMP_NUM_THREADS", "2", 1);
@@ -48,8 +58,7 @@ protected:
         int out, err;
     };
     Child start(std::vector<std::string> arguments, const Limits& limits = {}) const {
-        const char* named = std::getenv("TRAIN_GPT2");
-        arguments.insert(arguments.begin(), named ? named : "./train_gpt2");
+        arguments.insert(arguments.begin(), binary());
         std::vector<char*> argv;
         for (std::string& word : arguments) argv.push_back(word.data());
         argv.push_back(nullptr);
@@ -154,13 +163,13 @@ protected:
     // Exit status 2 and one line on standard error that has every one of `parts`; not a file is other than before.
     void expect_refused(std::vector<std::string> arguments, const std::vector<std::string>& parts,
                         const Limits& limits = {}) const {
-        std::string command = "train_gpt2";
+        std::string command = program_name();
         for (const std::string& word : arguments) command += " " + word;
         SCOPED_TRACE(command);
         const auto before = snapshot();
         const Result result = run(std::move(arguments), limits);
         EXPECT_EQ(result.status, 2);
-        EXPECT_TRUE(result.err.starts_with("train_gpt2: ")) << result.err;
+        EXPECT_TRUE(result.err.starts_with(program_name() + ": ")) << result.err;
         EXPECT_EQ(result.err.find('\n') + 1, result.err.size()) << result.err;
         for (const std::string& part : parts)
             EXPECT_NE(result.err.find(part), std::string::npos) << result.err << "lacks: " << part;

@@ -8,7 +8,7 @@ namespace {
 
 class CudaProgram : public Program {
 protected:
-    CudaProgram() : cpu(std::getenv("TRAIN_GPT2") ? std::getenv("TRAIN_GPT2") : "./train_gpt2") { on_gpu(); }
+    CudaProgram() : cpu(binary()) { on_gpu(); }
     ~CudaProgram() override { on_cpu(); }
     void on_cpu() const { setenv("TRAIN_GPT2", cpu.c_str(), 1); }
     void on_gpu() const { setenv("TRAIN_GPT2", (cpu + "cu_emulated").c_str(), 1); }
@@ -78,18 +78,27 @@ TEST_F(CudaProgram, ProfileAddsUp) {
 }
 
 TEST_F(CudaProgram, RefusesWhatIsNotThere) {
-    const Result no_gpu = run(training("none", {{"device", "7"}}));
-    EXPECT_EQ(no_gpu.status, 2);
-    EXPECT_NE(no_gpu.err.find("--device: number: found 7, expected 0 … 1"), std::string::npos) << no_gpu.err;
-    EXPECT_NE(no_gpu.err.find("trains on the CPU"), std::string::npos) << no_gpu.err;
-    const Result wide = run(training("none", {{"heads", "2"}, {"channels", "520"}}));
-    EXPECT_EQ(wide.status, 2);
-    EXPECT_NE(wide.err.find("attention: channels of a head: found 260, expected at most 256"), std::string::npos)
-        << wide.err;
-    EXPECT_EQ(run(training("none", {{"threads", "2"}})).status, 2);
-    EXPECT_EQ(run(training("none", {{"matmul", "tf32"}})).status, 2);  // of --dtype fp32 only
+    expect_refused(training("none", {{"device", "7"}}),
+                   {"--device: number: found 7, expected 0 … 1", "./train_gpt2", "trains on the CPU"});
+    expect_refused(training("none", {{"heads", "2"}, {"channels", "520"}}),
+                   {"attention: channels of a head: found 260, expected at most 256"});
+    expect_refused(training("none", {{"threads", "2"}}), {"--threads: found an unknown name"});
+    expect_refused(training("none", {{"matmul", "tf32"}}), {"--dtype"});  // of fp32 only
     on_cpu();
-    EXPECT_EQ(run(training("none", {{"dtype", "fp32"}})).status, 2);
+    expect_refused(training("none", {{"dtype", "fp32"}}), {"--dtype: found an unknown name"});
+}
+
+TEST_F(CudaProgram, SaysHowItGoesOnByItsOwnName) {
+    const Child child = start(training("run", {{"steps", "1000000"}, {"warmup", "1"}, {"eval-every", "0"}}));
+    std::error_code not_yet;
+    const auto no_step = [&] { return std::filesystem::file_size(at("run/log.jsonl"), not_yet) + 1 <= 1; };
+    for (int i = 0; no_step() && i < 2000; ++i) usleep(10'000);
+    kill(child.pid, SIGINT);
+    const Result result = finish(child);
+    EXPECT_EQ(result.status, 128 + SIGINT);
+    EXPECT_EQ(result.err, "\ntrain_gpt2cu: stopping after this step; once more to stop at once\n");
+    EXPECT_NE(result.out.find("\n  train_gpt2cu --resume --out '" + at("run") + "'\n"), std::string::npos)
+        << result.out;
 }
 
 }  // namespace

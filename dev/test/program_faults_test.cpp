@@ -73,7 +73,7 @@ TEST_F(Faults, OfTheDiscAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
             }
             ++struck, failed += result.status != 0;
             if (result.status != 0) {
-                EXPECT_NE(result.err.find("train_gpt2: "), std::string::npos) << result.err;
+                EXPECT_NE(result.err.find(program_name() + ": "), std::string::npos) << result.err;
                 EXPECT_NE(result.err.find("found "), std::string::npos) << result.err;
             }
             EXPECT_EQ(read_bytes(at("broken/step_000003/trainer_state.json")), good);
@@ -250,9 +250,8 @@ TEST_F(Faults, OddPathsWork) {
 TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
     const Args options = {{"sample-every", "2"}, {"sample-tokens", "3"}, {"save-every", "2"}};
     train("open", options);
-    const char* named = std::getenv("TRAIN_GPT2");
     for (const std::string closed : {"<&-", "<&- >&-", "<&- >&- 2>&-", ">&- 2>&-", "2>&-"}) {
-        std::string command = named ? named : "./train_gpt2";
+        std::string command = binary();
         for (const std::string& word : training("closed " + closed, options)) command += " '" + word + "'";
         const int status = system((command + " >/dev/null 2>&1 " + closed).c_str());
         EXPECT_EQ(WEXITSTATUS(status), closed.find(">&-") < closed.find("2>&-") ? 2 : 0) << closed;
@@ -263,8 +262,7 @@ TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
 
 TEST_F(Faults, GPT2sMergesAreFoundBesideTheProgramFromAnyDirectory) {
     if (!path_exists("data/vocab.bpe")) GTEST_SKIP() << "no data/vocab.bpe: scripts/get_data.sh vocab.bpe";
-    const char* named = std::getenv("TRAIN_GPT2");
-    fs::copy_file(named ? named : "./train_gpt2", at("train_gpt2"));
+    fs::copy_file(binary(), at("train_gpt2"));
     fs::create_directory(at("data"));
     fs::copy_file("data/vocab.bpe", at("data/vocab.bpe"));
     fs::create_directory(at("elsewhere"));

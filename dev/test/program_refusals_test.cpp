@@ -299,15 +299,13 @@ TEST_F(Refusals, AFullDiscItself) {
 TEST_F(Refusals, OutputThatCannotBeWritten) {
     train("run");
     const auto shell = [&](const std::string& arguments) {
-        const char* named = std::getenv("TRAIN_GPT2");
-        const std::string program = named ? named : "./train_gpt2";
-        return WEXITSTATUS(system(("'" + program + "' " + arguments + " >/dev/full 2>'" + at("err") + "'").c_str()));
+        return WEXITSTATUS(system(("'" + binary() + "' " + arguments + " >/dev/full 2>'" + at("err") + "'").c_str()));
     };
     for (const std::string& command :
          {"generate --tokens 3 --from '" + at("run") + "'", "eval --from '" + at("run") + "' --data '" + text + "'",
           "info '" + at("run") + "'", std::string("--help")}) {
         EXPECT_EQ(shell(command), 2) << command;
-        EXPECT_TRUE(read_bytes(at("err")).starts_with("train_gpt2: standard output: found"))
+        EXPECT_TRUE(read_bytes(at("err")).starts_with(program_name() + ": standard output: found"))
             << command << read_bytes(at("err"));
     }
 }

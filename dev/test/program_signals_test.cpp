@@ -26,8 +26,9 @@ protected:
     }
     // Of the last step in the log, and of a run that was stopped.
     void expect_resumable(const Result& result, const std::string& out) const {
-        EXPECT_EQ(result.err, "\ntrain_gpt2: stopping after this step; once more to stop at once\n");
-        EXPECT_NE(result.out.find("train_gpt2 --resume --out '" + at(out) + "'"), std::string::npos) << result.out;
+        EXPECT_EQ(result.err, "\n" + program_name() + ": stopping after this step; once more to stop at once\n");
+        EXPECT_NE(result.out.find("\n  " + program_name() + " --resume --out '" + at(out) + "'"), std::string::npos)
+            << result.out;
         EXPECT_TRUE(path_exists(at(out + "/report.html")));
         std::vector<std::string> passed_over;
         const auto saved = checkpoint_to_resume(at(out), passed_over);
