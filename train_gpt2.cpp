@@ -68,6 +68,8 @@ public:
         std::printf("memory: %s\n", plan.c_str());
         if (!options.resume) directory.write_options(options.to_json());
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
+        for (const Dataset* part : {&data.train, &data.val})
+            for (const std::string& note : part->notes) complain(note);
         sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
         model = make_model(options, config, options.batch, options.seq, keep);

@@ -12,6 +12,6 @@ void convert_model(const std::string& in, const std::string& out, bool bf16);
 // and numbers. Throws InputError.
 void print_info(const std::string& path, std::ostream& out);
 
-// Compares every file of a checkpoint, or of each of a run's checkpoints, with its checksum, and lists them. False if
-// one is damaged. True for what keeps no checksums.
+// Compares every file of a checkpoint, of each of a run's checkpoints, and of the tokens made from its text, with its
+// checksum, and lists them. False if one is damaged. True for what keeps no checksums.
 bool verify_files(const std::string& path, std::ostream& out);

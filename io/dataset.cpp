@@ -46,7 +46,10 @@ Dataset open_shards(const std::vector<std::string>& paths, const std::string& so
 Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
                   const std::string& cache_directory, const std::string& name) {
     if (is_shard_name(paths[0])) return open_shards(paths, paths[0]);
-    return open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name), paths[0]);
+    std::vector<std::string> notes;
+    Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
+    dataset.notes = std::move(notes);
+    return dataset;
 }
 
 void check_ids(const Dataset& dataset, const Tokenizer& tokenizer) {

@@ -27,7 +27,8 @@ private:
 
 struct Dataset {
     std::vector<Shard> shards;
-    std::string source;  // what the user named, for messages
+    std::string source;                // what the user named, for messages
+    std::vector<std::string> notes{};  // what the user should know of it, a line each
     int64_t tokens() const;
 };
 
@@ -36,8 +37,8 @@ struct Datasets {
 };
 
 // Opens --data and --val. A name ending in .bin, or a glob that matches such names, means shards; anything
-// else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text and
-// tokenizer are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
+// else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text, the tokenizer
+// and what was made are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
 // boundary, and for shards the last one (if there are several) or the last tenth of the only one is held out.
 // Every id is checked against the vocabulary before this returns, so that training cannot end on one hours
 // later. Throws InputError.

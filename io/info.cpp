@@ -18,6 +18,7 @@
 #include "io/llmc_files.h"
 #include "io/log.h"
 #include "io/safetensors.h"
+#include "io/text_cache.h"
 
 namespace fs = std::filesystem;
 
@@ -156,6 +157,17 @@ void print_shard(std::ostream& out, const std::string& path) {
     out << '\n';
 }
 
+// A directory without a model, such as OUT/data; false if there are none.
+bool print_shards(std::ostream& out, const std::string& path) {
+    if (path_exists(path + "/config.json") || !list_checkpoints(path).empty()) return false;
+    std::vector<std::string> shards;
+    for (const auto& item : fs::directory_iterator(path))
+        if (item.path().extension() == ".bin") shards.push_back(item.path().string());
+    std::sort(shards.begin(), shards.end());
+    for (const std::string& shard : shards) print_shard(out, shard);
+    return !shards.empty();
+}
+
 // A state does not say its vocabulary; the model that it was made with stands beside it under llm.c's names.
 void print_state(std::ostream& out, const std::string& path, const MappedFile& file) {
     if (file.size() < 1024)
@@ -209,7 +221,7 @@ void print_text(std::ostream& out, const std::string& path, const MappedFile& fi
 }  // namespace
 
 void print_info(const std::string& path, std::ostream& out) {
-    if (is_directory(path)) return print_directory(out, path);
+    if (is_directory(path)) return print_shards(out, path) ? void() : print_directory(out, path);
     const std::string name = fs::path(path).filename().string();
     if (name.ends_with(".safetensors")) return print_safetensors(out, path);
     if (name == "trainer_state.json") {
@@ -243,23 +255,25 @@ bool verify_files(const std::string& path, std::ostream& out) {
     const fs::path file(path);
     const std::string parent = file.has_parent_path() ? file.parent_path().string() : ".",
                       only = is_directory(path) ? "" : file.filename().string();
-    std::vector<std::string> checkpoints;
-    if (path_exists(path + "/trainer_state.json"))
-        checkpoints = {path};
-    else if (is_directory(path))
-        checkpoints = list_checkpoints(path);
-    else if (path_exists(parent + "/trainer_state.json"))
-        checkpoints = {parent};
     bool intact = true, any = false;
-    for (const std::string& checkpoint : checkpoints) {
-        if (only.empty()) out << checkpoint << ": a checkpoint\n";
-        for (const auto& [name, trouble] : check_files(checkpoint)) {
+    const auto list = [&](const std::string& directory, const char* kind, const std::vector<FileCheck>& checks) {
+        if (only.empty() && !checks.empty()) out << directory << ": " << kind << '\n';
+        for (const auto& [name, trouble] : checks) {
             if (!only.empty() && name != only) continue;
             out << format("  %-24s %s\n", one_line(name).c_str(),
                           trouble.empty() ? "ok" : ("DAMAGED: " + trouble).c_str());
             intact = intact && trouble.empty(), any = true;
         }
-    }
+    };
+    const std::string directory = only.empty() ? path : parent;
+    std::vector<std::string> checkpoints;
+    if (path_exists(directory + "/trainer_state.json"))
+        checkpoints = {directory};
+    else if (only.empty())
+        checkpoints = list_checkpoints(path);
+    for (const std::string& checkpoint : checkpoints) list(checkpoint, "a checkpoint", check_files(checkpoint));
+    for (const std::string& cache : {directory, directory + "/data"})
+        if (only.empty() || cache == directory) list(cache, "tokens made from text", check_token_cache(cache));
     if (!any) out << path << ": no checksums are kept for it; all of it is read\n";
     return intact;
 }

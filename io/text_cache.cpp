@@ -10,6 +10,7 @@
 #include <exception>
 #include <filesystem>
 
+#include "io/crc32.h"
 #include "io/dataset.h"
 #include "io/error.h"
 #include "io/file.h"
@@ -130,7 +131,9 @@ uint64_t fingerprint(const Tokenizer& tokenizer) {
     return hash;
 }
 
-constexpr const char* record_format = "train_gpt2 token cache, version 1";
+// Version 1 had no checksums.
+constexpr const char* record_format = "train_gpt2 token cache, version 2";
+constexpr const char* damaged = "it is damaged";
 
 json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
     struct stat info {};
@@ -151,49 +154,92 @@ std::string dump(const json& record) {  // a path may hold any bytes
     return record.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-json read_record(const std::string& path) {
-    try {
-        json record = read_json_file(path);
-        if (record.value("format", json()) == record_format) return record;
-    } catch (const InputError&) {  // none, or not ours
-    }
-    return nullptr;
+// Also of another version, and damaged: one flipped bit leaves one of the two words as it was.
+bool is_record(const std::string& path) {
+    if (!path_exists(path)) return false;
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    return text.find("train_gpt2 token cache") != text.npos || text.find("\"tokenizer_hash\"") != text.npos;
 }
 
-// The shards of a record that was made for what is wanted and whose files are whole; else none.
-std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory) {
+std::string made_anew(const std::string& damage) { return damage + ": made anew from the text"; }
+
+// Null where there is none of ours.
+json read_record(const std::string& path, std::vector<std::string>& notes) {
+    if (!is_record(path)) return nullptr;
+    try {
+        return read_json_file(path);
+    } catch (const InputError& damage) {
+        notes.push_back(made_anew(damage.what()));
+        return nullptr;
+    }
+}
+
+// Of each 16 MiB of a file, so that threads share the work.
+constexpr int64_t piece_bytes = 16 << 20;
+
+std::vector<uint32_t> checksums(const MappedFile& file) {
+    std::vector<uint32_t> sums(static_cast<size_t>((file.size() + piece_bytes - 1) / piece_bytes));
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < std::ssize(sums); i++)
+        sums[i] = crc32(file.data() + i * piece_bytes, std::min(piece_bytes, file.size() - i * piece_bytes));
+    return sums;
+}
+
+json describe_shard(const std::string& path) {
+    return {{"file", fs::path(path).filename().string()},
+            {"tokens", Shard(path).size()},
+            {"crc32", checksums(MappedFile(path))}};
+}
+
+// Returns the path of a record's shard. Throws InputError unless its bytes are those that were written, and
+// json::exception where the record is damaged.
+std::string checked_shard(const std::string& directory, const json& shard) {
+    const auto name = shard.at("file").get<std::string>();
+    if (!is_file_name(name)) bad_input(directory, "shard", one_line(name), "the name of a file in it", damaged);
+    const std::string path = directory + "/" + name;
+    const json found = checksums(MappedFile(path)), &expected = shard.at("crc32");
+    if (!expected.is_array() || expected.size() != found.size())
+        bad_input(path, "CRC-32", json_text(found), json_text(expected), damaged);
+    for (size_t i = 0; i < found.size(); i++)
+        if (found[i] != expected[i])
+            bad_input(path, "CRC-32 of part " + std::to_string(i + 1) + " of " + std::to_string(found.size()),
+                      json_text(found[i]), json_text(expected[i]), damaged);
+    const int64_t tokens = json_integer(directory, shard, "tokens", 0, UINT32_MAX);
+    if (Shard(path).size() != tokens)
+        bad_input(path, "tokens", std::to_string(Shard(path).size()), std::to_string(tokens), damaged);
+    return path;
+}
+
+// The shards of a record that was made for what is wanted, if they are whole; else none.
+std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory,
+                                  std::vector<std::string>& notes) {
+    if (!record.is_object() || !record.contains("shards")) return {};
+    const json shards = record["shards"];
+    record.erase("shards");
+    if (dump(record) != dump(wanted)) return {};
     std::vector<std::string> paths;
     try {
-        const json shards = record.at("shards");
-        record.erase("shards");
-        if (dump(record) != dump(wanted)) return {};
-        for (const json& shard : shards) {
-            const auto file = shard.at("file").get<std::string>();
-            if (!is_file_name(file)) return {};
-            paths.push_back(directory + "/" + file);
-            if (Shard(paths.back()).size() != json_integer(directory, shard, "tokens", 0, UINT32_MAX)) return {};
-        }
+        for (const json& shard : shards) paths.push_back(checked_shard(directory, shard));
+        return paths;
     } catch (const json::exception&) {
-        return {};
-    } catch (const InputError&) {
-        return {};
+        notes.push_back(made_anew(directory + ": a damaged record"));
+    } catch (const InputError& damage) {
+        notes.push_back(made_anew(damage.what()));
     }
-    return paths;
+    return {};
 }
 
-// Removes the last text's shards. A file of that name that no record knows is someone's own.
-void make_room(const json& record, const std::string& directory, const std::string& name) {
-    const std::string path = directory + "/" + name + ".bin";
+// Removes the last text's shards. Files of these names that no record stands beside are someone's own.
+void make_room(const std::string& directory, const std::string& name) {
+    const std::string path = directory + "/" + name + ".bin", record = directory + "/" + name + ".json";
     std::error_code ignored;
-    if (record.is_null() && (path_exists(path) || path_exists(directory + "/" + name + ".json")))
+    if (is_record(record)) {
+        fs::remove(path, ignored);
+        for (int64_t i = 0; fs::remove(numbered(path, i), ignored); i++) continue;
+    } else if (path_exists(path) || path_exists(record)) {
         bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
-                  "move it away or choose another --out");
-    if (!record.is_object() || !record.contains("shards") || !record["shards"].is_array()) return;
-    for (const json& shard : record["shards"]) {
-        if (!shard.is_object() || !shard.value("file", json()).is_string()) continue;
-        const auto file = shard["file"].get<std::string>();
-        const bool ours = is_file_name(file) && file.starts_with(name) && file.ends_with(".bin");
-        if (ours) fs::remove(directory + "/" + file, ignored);
+                  "move it and " + name + ".json away or choose another --out");
     }
 }
 
@@ -223,28 +269,58 @@ std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokeniz
 }
 
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name) {
+                                       const std::string& directory, const std::string& name,
+                                       std::vector<std::string>& notes) {
     check_vocabulary(tokenizer);
     const MappedFile file(text_path);
     json record = describe(text_path, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";
-    const json old = read_record(record_path);
-    if (auto paths = reusable(old, record, directory); !paths.empty()) return paths;
+    if (auto paths = reusable(read_record(record_path, notes), record, directory, notes); !paths.empty()) return paths;
 
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
-    make_room(old, directory, name);
-    write_file_atomically(record_path,
-                          dump(record));  // so that after a break the shards are known to be ours
+    make_room(directory, name);
+    write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
     const std::string_view text =
         select({reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())}, part);
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
     const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
     record["shards"] = json::array();
-    for (const std::string& path : paths)
-        record["shards"].push_back({{"file", fs::path(path).filename().string()}, {"tokens", Shard(path).size()}});
+    for (const std::string& path : paths) record["shards"].push_back(describe_shard(path));
     write_file_atomically(record_path, dump(record));
     return paths;
+}
+
+std::vector<FileCheck> check_token_cache(const std::string& directory) {
+    std::vector<std::string> names;
+    std::error_code ignored;
+    for (const auto& item : fs::directory_iterator(directory, ignored))
+        if (item.path().extension() == ".json" && is_record(item.path().string()))
+            names.push_back(item.path().filename().string());
+    std::sort(names.begin(), names.end());
+    std::vector<FileCheck> checks;
+    const auto check = [&](const std::string& name, const auto& read) {
+        checks.push_back({name, ""});
+        try {
+            read();
+        } catch (const InputError& error) {
+            checks.back().trouble = error.what();
+        } catch (const json::exception&) {
+            checks.back().trouble = "a damaged record";
+        }
+    };
+    for (const std::string& name : names) {
+        json record;
+        check(name, [&] { record = read_json_file(directory + "/" + name); });
+        if (record.is_object() && record.value("format", json()) != record_format) checks.pop_back();
+        if (!record.is_object() || record.value("format", json()) != record_format || !record.contains("shards"))
+            continue;
+        for (const json& shard : record["shards"]) {
+            const json file = shard.is_object() ? shard.value("file", json()) : json();
+            check(file.is_string() ? file.get<std::string>() : name, [&] { checked_shard(directory, shard); });
+        }
+    }
+    return checks;
 }

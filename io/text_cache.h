@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checkpoint.h"
 #include "io/tokenizer.h"
 
 struct TokenizeLimits {
@@ -28,6 +29,12 @@ int64_t safe_cut(std::string_view text, int64_t begin, int64_t size);
 enum class TextPart { all, first_nine_tenths, last_tenth };
 
 // The shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
-// source, size, time, tokenizer and part. Made unless that record matches. Throws InputError.
+// source, size, time, tokenizer and part, and the shards' checksums. Made unless that record and they match; where
+// they are damaged, `notes` gets a line. Throws InputError.
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name);
+                                       const std::string& directory, const std::string& name,
+                                       std::vector<std::string>& notes);
+
+// Each record in a directory, and each of its shards compared with its checksum, for `info --verify`. Records of
+// before there were checksums are left out.
+std::vector<FileCheck> check_token_cache(const std::string& directory);

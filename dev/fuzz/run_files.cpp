@@ -6,6 +6,7 @@
 #include "dev/fuzz/targets.h"
 #include "io/checkpoint.h"
 #include "io/convert.h"
+#include "io/dataset.h"
 #include "io/error.h"
 #include "io/hugging_face.h"
 #include "io/log.h"
@@ -77,16 +78,27 @@ void run_cache(std::string_view input) {
     memory_files::put("/proc/train.json", files[0]);
     if (files.size() > 1) memory_files::put("/proc/train.bin", files[1]);
     static const auto bytes = load_tokenizer("byte");
-    for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train"))
+    std::vector<std::string> notes;
+    for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train", notes)) {
         require(path.starts_with("/proc/train") && path.find("..") == std::string::npos, "shards lie in the cache");
+        // Whatever record and shard hold: a note about them, and the text's own tokens in their place.
+        require(Shard(path).size() == 9, "the tokens are the text's");
+        for (int i = 0; i < 9; i++) require(Shard(path).tokens()[i] == "some text"[i], "the tokens are the text's");
+    }
+    for (const std::string& note : notes) require_printable(note, false);
 }
 
 std::vector<std::string> seeds_cache() {
     memory_files::clear();
     memory_files::put("/dev/null", "some text");
-    cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train");
+    std::vector<std::string> notes;
+    cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train", notes);
     const std::string record = memory_files::get("/proc/train.json"), shard = memory_files::get("/proc/train.bin");
-    return {join_files({record, shard}), record, R"({"format":"train_gpt2 token cache, version 1","shards":[]})"};
+    std::string damaged = shard, old = record;
+    damaged.back() ^= 1;
+    old.replace(old.find("version 2"), 9, "version 1");
+    return {join_files({record, shard}), join_files({record, damaged}), join_files({old, shard}), record,
+            R"({"format":"train_gpt2 token cache, version 2","shards":[]})"};
 }
 
 }  // namespace

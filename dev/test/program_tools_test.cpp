@@ -1,8 +1,11 @@
 // The other commands of the program, on a model that it trained: generate, eval, convert, tokenize and info.
+#include <algorithm>
 #include <cmath>
 
 #include "dev/test/program.h"
 #include "io/log.h"
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -162,6 +165,28 @@ TEST_F(Tools, InfoVerifyEndsWithStatus1WhereACheckpointIsDamaged) {
         write_bytes(path, good);
     }
     expect_done({"info", at("run"), "--verify"});  // it was the damage
+}
+
+// The tokens that a run keeps of its text are compared too, and made anew where they are damaged.
+TEST_F(Tools, DamagedTokensOfATextAreFoundAndMadeAnew) {
+    fs::copy(at("run"), at("damaged"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    const std::string shard = at("damaged/data/train.bin"), good = read_bytes(shard);
+    std::string bad = good;
+    bad[bad.size() / 2] ^= 1;
+    write_bytes(shard, bad);
+    for (const char* named : {"damaged", "damaged/data", "damaged/data/train.bin"}) {
+        const Result verify = run({"info", at(named), "--verify"});
+        EXPECT_EQ(verify.status, 1) << named << verify.out;
+        EXPECT_NE(verify.out.find("DAMAGED: " + shard + ": CRC-32"), std::string::npos) << named << verify.out;
+    }
+    const Result resumed = run({"train", "--resume", "--out", at("damaged"), "--steps", "33"});
+    EXPECT_EQ(resumed.status, 0);
+    EXPECT_NE(resumed.err.find(shard + ": CRC-32"), std::string::npos) << resumed.err;
+    EXPECT_EQ(std::ranges::count(resumed.err, '\n'), 1) << resumed.err;
+    EXPECT_TRUE(read_bytes(shard) == good);
+    expect_done({"info", at("damaged/data"), "--verify"});
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "33"});
+    expect_same_run("damaged", "run");
 }
 
 TEST_F(Tools, ReadingChangesNothing) {
