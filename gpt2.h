@@ -66,8 +66,9 @@ public:
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
-        matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, a(t.fch_gelu), a(t.fch), w(p.fcprojw),
-                             N, 4 * C, C, accumulate);
+        const scalar* const fch_gelu = makes_gelu_again(keep) ? nullptr : a(t.fch_gelu);
+        matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, fch_gelu, a(t.fch), w(p.fcprojw), N,
+                             4 * C, C, accumulate);
         matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C, accumulate);
         layernorm_backward(dev, a(t.dresidual2), dw(p.ln2w), dw(p.ln2b), a(t.dln2), a(t.residual2), w(p.ln2w),
                            s(t.ln2_mean), s(t.ln2_rstd), dout, N, C);
@@ -88,8 +89,7 @@ public:
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         if (keep == Keep::recompute_block) return block_forward(l, B, T);
-        if (keep <= Keep::recompute_gelu) gelu_forward(dev, a(t.fch_gelu), a(t.fch), 4 * N * C);
-        if (keep > Keep::recompute_ln) return;
+        if (keep != Keep::recompute_ln) return;
         layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
     }

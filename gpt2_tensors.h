@@ -112,6 +112,8 @@ enum class Keep {
     training,         // all that the backward reads
     all,              // also every gradient of an activation, for the reference test
 };
+// Whether the backward makes GELU's output by itself, in its input's place.
+constexpr bool makes_gelu_again(Keep keep) { return keep == Keep::recompute_gelu || keep == Keep::recompute_ln; }
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
 // where they are kept, and shared by all layers (stride 0) where not. Statistics and losses stay fp32 where the others
@@ -170,9 +172,11 @@ struct ActivationTable {
 
         // The residual stream's gradient is updated in place all the way down; the others are short-lived.
         const bool stacked = keep == Keep::all;
-        const auto again = [&](const Tensor& first, const char* name, int64_t copies) {  // in first's place
-            if (stacked) return place(name, first.shape, copies, true);
+        const auto again = [&](const Tensor& first, const char* name, int64_t copies,
+                               int64_t channels = 0) {  // in first's place; channels 0: as many as it has
             Tensor t = first;
+            if (channels > 0) t.shape = {B, T, channels};
+            if (stacked) return place(name, t.shape, copies, true);
             t.name = name, t.copies = copies;
             rows.push_back(t);
             return t;
@@ -183,7 +187,8 @@ struct ActivationTable {
         dln1 = again(dlnf, "dln1", c.layers);
         dln2 = again(dlnf, "dln2", c.layers);
         datty = again(dlnf, "datty", c.layers);
-        dqkv = place("dqkv", {B, T, 3 * C}, c.layers, stacked);
-        dfch = place("dfch", {B, T, 4 * C}, c.layers, stacked);
+        dfch = makes_gelu_again(keep) ? again(fch_gelu, "dfch", c.layers)
+                                      : place("dfch", {B, T, 4 * C}, c.layers, stacked);
+        dqkv = again(dfch, "dqkv", c.layers, 3 * C);
     }
 };

@@ -13,7 +13,7 @@ double peak_memory() {
     return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
-void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = Keep::training,
+void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = usual,
               Products products = Products::fp32) {
     const std::string name = "step " + s.name + option;
     table.group(name, {""}, [&] {
@@ -40,10 +40,10 @@ void step_rows(BenchTable& table) {
     step_row(table, steps::short_124M);
     if (gemm_bf16::available)
         for (const Step& s : {steps::short_124M, steps::long_124M, steps::nanogpt_gpu, steps::tiny})
-            step_row(table, s, " --matmul bf16", Keep::training, Products::bf16);
+            step_row(table, s, " --matmul bf16", usual, Products::bf16);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {
         step_row(table, s);
-        step_row(table, s, " --recompute gelu", Keep::recompute_gelu);
+        step_row(table, s, " --recompute none", Keep::training);
         step_row(table, s, " --recompute ln", Keep::recompute_ln);
         step_row(table, s, " --recompute block", Keep::recompute_block);
     }

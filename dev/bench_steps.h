@@ -33,6 +33,8 @@ inline const Step tiny{"tiny B=16 T=128", with_vocab(*gpt2_preset("tiny"), 256),
 
 }  // namespace steps
 
+constexpr Keep usual = Keep::recompute_gelu;  // --recompute's default
+
 // A model with a batch of its own to train on.
 class Training {
 public:

@@ -68,7 +68,7 @@ void thread_row(BenchTable& table, std::FILE* csv, const Step& s) {
     const std::string name = "threads " + s.name;
     table.group(name, {""}, [&] {
         const int threads = omp_get_max_threads();
-        Training training(s, Keep::training);
+        Training training(s, usual);
         Profile profile;  // of the steps on one thread
         training.model.set_profile(&profile);
         std::vector<double> serial;

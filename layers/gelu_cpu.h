@@ -4,24 +4,22 @@
 #include "layers/gelu.h"
 #include "layers/simd.h"
 
-// x * sigmoid(2u),  u = sqrt(2/pi) * (x + 0.044715 x³)
-inline simd::vfloat gelu(simd::vfloat x) {
-    const simd::vfloat two_u =
-        x * simd::fma(x * x, simd::set1(float(2 * gelu_scale * gelu_cubic)), simd::set1(float(2 * gelu_scale)));
-    return x * simd::sigmoid(two_u);
-}
-
-// forward: x * s,  s = 1 / (1 + e),  e = e^-2u
-// d/dx = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
-// Beyond 10 it is 0 or 1 to the last bit; held there, nothing overflows.
-inline simd::vfloat gelu_derivative(simd::vfloat x) {
-    x = simd::min(simd::set1(10.0f), simd::max(simd::set1(-10.0f), x));
-    const simd::vfloat xx = x * x, linear = simd::set1(float(2 * gelu_scale));
-    const simd::vfloat e = simd::exp(-x * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), linear));
+struct GeluParts {
+    simd::vfloat value, derivative;
+};
+// value = x * s,  s = sigmoid(2u) = 1 / (1 + e),  e = e^-2u,  u = sqrt(2/pi) * (x + 0.044715 x³)
+// derivative = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
+// Below -10 s is less than any normal float, and the value 0; above 10 it is 1. Held there, nothing overflows.
+inline GeluParts gelu_parts(simd::vfloat x) {
+    const simd::vfloat near = simd::min(simd::set1(10.0f), simd::max(simd::set1(-10.0f), x)), xx = near * near;
+    const simd::vfloat linear = simd::set1(float(2 * gelu_scale));
+    const simd::vfloat e = simd::exp(-near * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), linear));
     const simd::vfloat s = 1.0f / (1.0f + e);
     const simd::vfloat d2u = simd::fma(xx, simd::set1(float(6 * gelu_scale * gelu_cubic)), linear);
-    return simd::fma(x * s * (e * s), d2u, s);
+    return {x * (x < -10.0f ? simd::set1(0.0f) : s), simd::fma(near * s * (e * s), d2u, s)};
 }
+inline simd::vfloat gelu(simd::vfloat x) { return gelu_parts(x).value; }
+inline simd::vfloat gelu_derivative(simd::vfloat x) { return gelu_parts(x).derivative; }
 
 // out (N) = gelu(inp)
 inline void gelu_forward(Cpu& dev, float* out, const float* inp, int64_t N) {

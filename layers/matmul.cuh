@@ -167,12 +167,10 @@ void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weigh
     gelu_forward(dev, out, pre, N * OC);
 }
 
-// The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
-// dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
+// dpre (N,C) = (dout · weight) * gelu'(pre)
 template <class T>
-void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, const T* dout, const T* inp, const T* pre,
-                          const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
-    linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
+void linear_gelu_input_backward(Cuda& dev, T* dpre, const T* dout, const T* pre, const T* weight, int64_t N, int64_t C,
+                                int64_t OC) {
     if (N == 0) return;
     {
         const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
@@ -183,6 +181,17 @@ void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, cons
         multiply(dev, plain);
     }
     gelu_backward(dev, dpre, pre, dpre, N * C);
+}
+
+// The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
+// dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
+// Where inp is null it is made again, in pre's place: of pre as it was rounded.
+template <class T>
+void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, const T* dout, const T* inp, T* pre,
+                          const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
+    linear_gelu_input_backward(dev, dpre, dout, pre, weight, N, C, OC);
+    if (!inp && N > 0) gelu_forward(dev, pre, pre, N * C);
+    linear_parameters_backward(dev, dweight, dbias, dout, inp ? inp : pre, N, C, OC, accumulate);
 }
 
 // out (N,OC) = residual (N,OC) + inp · weightᵀ + bias; out may be residual. Its backward is matmul_backward.

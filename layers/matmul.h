@@ -2,6 +2,8 @@
 // inp (N,C), weight (OC,C), bias (OC) or null, out (N,OC).
 #pragma once
 
+#include <vector>
+
 #include "layers/device.h"
 #include "layers/gelu.h"
 
@@ -46,11 +48,15 @@ void matmul_gelu_forward(Reference<T>& dev, T* out, T* pre, const T* inp, const 
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
 // dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
+// Where inp is null it is made again, in pre's place.
 template <class T>
-void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, const T* pre,
+void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, T* pre,
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
-    matmul_backward(dev, dpre, dweight, dbias, dout, inp, weight, N, C, OC, accumulate);
-    gelu_backward(dev, dpre, pre, dpre, N * C);
+    std::vector<T> derivative(static_cast<size_t>(N * C));
+    for (int64_t i = 0; i < N * C; ++i) derivative[static_cast<size_t>(i)] = gelu_derivative(pre[i]);
+    if (!inp) gelu_forward(dev, pre, pre, N * C);
+    matmul_backward(dev, dpre, dweight, dbias, dout, inp ? inp : pre, weight, N, C, OC, accumulate);
+    for (int64_t i = 0; i < N * C; ++i) dpre[i] *= derivative[static_cast<size_t>(i)];
 }
 
 // out = residual + inp · weightᵀ + bias        residual (N,OC). Its backward is matmul_backward: the residual's is

@@ -62,21 +62,25 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
 }
 
 // dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
+// Where inp is null it is made again, in pre's place, while pre is at hand.
 inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
-                                 const float* inp, const float* pre, const float* weight, int64_t N, int64_t C,
-                                 int64_t OC, bool accumulate = true) {
+                                 const float* inp, float* pre, const float* weight, int64_t N, int64_t C, int64_t OC,
+                                 bool accumulate = true) {
     {
         const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
         using enum gemm::Order;
         gemm::multiply<k_last, k_first>(
             dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
-                ask_ahead(pre + n * C + c + lanes, lanes);
+                float* const x = pre + n * C + c;
+                ask_ahead(x + lanes, lanes);
                 simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                    return sum * gelu_derivative(simd::load_n(pre + n * C + c + i, left));
+                    const auto [value, derivative] = gelu_parts(simd::load_n(x + i, left));
+                    if (!inp) simd::store_n(x + i, value, left);
+                    return sum * derivative;
                 });
             });
     }
-    matmul_backward_weight(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
+    matmul_backward_weight(dev, dweight, dbias, dout, inp ? inp : pre, N, C, OC, accumulate);
 }
 
 // out = residual + inp · weightᵀ + bias

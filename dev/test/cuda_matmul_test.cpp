@@ -239,6 +239,23 @@ TYPED_TEST(CudaMatmul, NoRows) {
     for (const float x : u.dweight.values()) EXPECT_EQ(x, 0);
 }
 
+// What `--recompute gelu` promises, where GELU is not fused into products.
+TYPED_TEST(CudaMatmul, TheBackwardMakesItsInputAgainToTheBit) {
+    const auto bits = [](bool again) {
+        generator().seed(1);
+        Linear<TypeParam> t(Shape{9, 24, 16}, Options{.fused = false});
+        Cuda& dev = t.cuda;
+        gelu_forward(dev, t.inp.on(dev), t.pre_in.on(dev), 9 * 24);
+        matmul_gelu_backward(dev, t.dinp.on(dev), t.dweight.on(dev), t.dbias.on(dev), t.dout.on(dev),
+                             again ? nullptr : t.inp.on(dev), t.pre_in.on(dev), t.weight.on(dev), 9, 24, 16);
+        std::vector<float> all = (again ? t.pre_in : t.inp).values();
+        for (const auto& x : {t.dinp.values(), t.dweight.values(), t.dbias.values()})
+            all.insert(all.end(), x.begin(), x.end());
+        return all;
+    };
+    EXPECT_EQ(bits(true), bits(false));
+}
+
 // All that the five functions compute.
 template <class T>
 std::vector<float> everything(const Shape& shape, const Options& options) {

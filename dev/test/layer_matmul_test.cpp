@@ -142,6 +142,31 @@ TEST(MatmulGelu, BackwardAgreesWithReference) {
     }
 }
 
+// What `--recompute gelu` promises.
+TEST(MatmulGelu, BackwardMakesItsInputAgainToTheBit) {
+    for (const Shape& s : shapes()) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
+        const auto bits = [&](auto& dev, bool again) {
+            generator().seed(1);
+            Tensors t(s);
+            auto *const inp = t.inp.on(dev), *const pre = t.hidden.on(dev);
+            gelu_forward(dev, inp, pre, s.N * s.C);
+            matmul_gelu_backward(dev, t.dinp.on(dev), t.dweight.on(dev), t.dbias.on(dev), t.dout.on(dev),
+                                 again ? nullptr : inp, pre, t.weight.on(dev), s.N, s.C, s.OC);
+            std::vector<double> all(inp, inp + s.N * s.C);
+            if (again) std::copy_n(pre, s.N * s.C, all.begin());
+            const auto add = [&](const auto* x, int64_t n) { all.insert(all.end(), x, x + n); };
+            add(t.dinp.on(dev), t.dinp.size()), add(t.dweight.on(dev), t.dweight.size());
+            add(t.dbias.on(dev), t.dbias.size());
+            return all;
+        };
+        Cpu cpu;
+        Reference<double> reference;
+        EXPECT_EQ(bits(cpu, true), bits(cpu, false));
+        EXPECT_EQ(bits(reference, true), bits(reference, false));
+    }
+}
+
 TEST(MatmulResidual, ForwardAgreesWithReference) {
     const Threads one(1);
     for (const Shape& s : shapes()) {

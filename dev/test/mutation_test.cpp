@@ -128,11 +128,12 @@ void matmul_gelu_forward(Mutant<D>& dev, Scalar<D>* out, Scalar<D>* pre, const S
 
 template <class D>
 void matmul_gelu_backward(Mutant<D>& dev, Scalar<D>* dpre, Scalar<D>* dweight, Scalar<D>* dbias, const Scalar<D>* dout,
-                          const Scalar<D>* inp, const Scalar<D>* pre, const Scalar<D>* weight, int64_t N, int64_t C,
+                          const Scalar<D>* inp, Scalar<D>* pre, const Scalar<D>* weight, int64_t N, int64_t C,
                           int64_t OC, bool accumulate = true) {
     if (dev.has("gelu_backward_without_its_derivative"))
         return matmul_backward(dev.right(), dpre, dweight, dbias, dout, inp, weight, N, C, OC, accumulate);
-    if (dev.has("gelu_backward_of_the_output")) pre = inp;
+    std::vector<Scalar<D>> output(inp, inp + N * C);
+    if (dev.has("gelu_backward_of_the_output")) pre = output.data();
     matmul_gelu_backward(dev.right(), dpre, dweight, dbias, dout, inp, pre, weight, N, C, OC, accumulate);
     if (dev.has("matmul_gelu_backward_slightly_off")) scale(dpre, N * C, slightly);
 }
