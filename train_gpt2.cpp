@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include "batches.h"
 #include "commands.h"
 #include "device_model.h"
 #include "evaluation.h"
@@ -70,7 +71,7 @@ public:
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         for (const Dataset* part : {&data.train, &data.val})
             for (const std::string& note : part->notes) complain(note);
-        sampler.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
+        batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
         model = make_model(options, config, options.batch, options.seq, keep);
         const Model::HostState host = model->download();
@@ -81,7 +82,7 @@ public:
             read_model(start, config, host.parameters);
         if (!checkpoint.empty()) {
             read_optimizer(checkpoint, optimizer_state);
-            sampler->seek(state.position);
+            batches->seek(state.position);
         }
         model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.step};
         model->upload();
@@ -128,7 +129,7 @@ public:
             note(entry);
             if (!finite) return stop_at_nonfinite(result);
             state.step = step;
-            state.position = sampler->position();
+            state.position = batches->position();
             state.seconds = entry.seconds;
             saved = false;
             if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
@@ -165,16 +166,12 @@ private:
         return model->update(optimizer, limits, step);
     }
 
-    // Draws a step's batches, until `take` returns false.
-    template <class Take>
-    void each_batch(Take take) {
-        const int64_t B = options.batch, T = options.seq;
-        std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
+    // A step's batches, until `use` returns false.
+    template <class Use>
+    void each_batch(const Use& use) {
         const double scale = 1.0 / static_cast<double>(options.total_batch);
-        for (int64_t tokens = 0; tokens < options.total_batch; tokens += B * T) {
-            sampler->next(x.data(), y.data());
-            if (!take(x.data(), y.data(), scale)) return;
-        }
+        batches->each(*model, options.total_batch / (options.batch * options.seq),
+                      [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
     }
 
     // What is due after a step. A request to stop breaks it off: what is then not done is done at --resume.
@@ -223,10 +220,10 @@ private:
         progress->clear();
         std::string where;
         int64_t position = state.position;
-        sampler->seek(state.position);
+        batches->seek(state.position);
         each_batch([&](const int32_t* x, const int32_t* y, double scale) {
+            position = batches->position();
             where = model->find_nonfinite(x, y, options.batch, options.seq, scale);
-            if (where.empty()) position = sampler->position();
             return where.empty();
         });
         if (!saved && !in_parameters(where)) save();
@@ -287,9 +284,9 @@ private:
     void evaluate() {
         progress->clear();
         // The last word is on ten times as much, which is all of a small text.
-        const int64_t batches = options.eval_batches * (state.step == options.steps ? 10 : 1);
-        const double loss = mean_loss(*model, *val, spread(val->windows(), batches * options.batch), options.batch,
-                                      options.seq, [&] { pause(); });
+        const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
+        const double loss =
+            mean_loss(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&] { pause(); });
         if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
         note({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
         state.evaluated = state.step;
@@ -355,7 +352,7 @@ private:
     TrainerState state;
     std::shared_ptr<const Tokenizer> tokenizer;
     Datasets data;
-    std::optional<BatchSampler> sampler;
+    std::optional<Batches> batches;
     std::optional<WindowReader> val;
     std::unique_ptr<Model> model;
     std::vector<OptimizerBuffer> optimizer_state;

@@ -228,6 +228,85 @@ TEST(CudaProfile, ComesWithTheStepsResult) {
     });
 }
 
+// --- batches
+struct Batch {
+    std::vector<int32_t> x, y;
+    explicit Batch(int number, int length = n) : x(static_cast<size_t>(length)), y(x.size()) {
+        for (size_t i = 0; i < x.size(); ++i) x[i] = number * 1000 + static_cast<int>(i), y[i] = 500 + x[i];
+    }
+    int64_t size() const { return std::ssize(x); }
+    std::vector<int32_t> joined() const {
+        std::vector<int32_t> both = x;
+        both.insert(both.end(), y.begin(), y.end());
+        return both;
+    }
+};
+__global__ void copy_tokens(int32_t* out, const int32_t* x, const int32_t* y, int count) {
+    for (int i = 0; i < count; ++i) out[i] = x[i], out[count + i] = y[i];
+}
+
+// What layers read of batches that come by batch_for, whatever becomes of the host's memory.
+struct Reader {
+    Cuda dev = cuda_for_training();
+    std::vector<CudaBuffer<int32_t>> read;
+    std::vector<Batch> batches;
+
+    void fetch(Batch batch) {
+        batch_for(dev, batch.x.data(), batch.y.data(), batch.size());
+        batch.x.assign(batch.x.size(), -1);
+    }
+    void use(const Batch& batch) {
+        Batch gone = batch;
+        const auto [x, y] = batch_for(dev, gone.x.data(), gone.y.data(), gone.size());
+        gone.x.assign(gone.x.size(), -1);
+        read.push_back(cuda_allocate<int32_t>(2 * batch.size()));
+        batches.push_back(batch);
+        LAUNCH(copy_tokens, 1, 1, 0, dev.stream, read.back().get(), x, y, static_cast<int>(batch.size()));
+    }
+    void expect_all() {
+        for (size_t i = 0; i < batches.size(); ++i)
+            EXPECT_EQ(to_host(dev, read[i].get(), 2 * batches[i].size()), batches[i].joined()) << i;
+    }
+};
+
+// Fetched after a batch's launches, the next one is there when the host has their result, before anybody has asked for
+// it again; and then it is not copied again.
+TEST(CudaBatches, ComeAheadOfTheResultOfTheStepBefore) {
+    in_every_order([] {
+        Reader reader;
+        reader.use(Batch(0));
+        const BatchFeed& feed = *reader.dev.step->feed;
+        for (int step = 1; step <= 6; ++step) {
+            reader.fetch(Batch(step));
+            const bool turn = feed.turn;
+            cuda_check(cudaStreamSynchronize(reader.dev.stream), "cudaStreamSynchronize");
+            std::vector<int32_t> there(2 * n);
+            cuda_check(cudaMemcpy(there.data(), feed.tokens.get(), 2 * bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+            EXPECT_EQ(there, Batch(step).joined());
+            reader.use(Batch(step));
+            EXPECT_EQ(feed.turn, turn);
+        }
+        reader.expect_all();
+    });
+}
+
+// The host far ahead of the device: batches that follow each other, an evaluation's in between, one for which memory
+// must grow, and what is almost the batch that was fetched.
+TEST(CudaBatches, AreReadAsGivenWhateverComesInBetween) {
+    in_every_order([] {
+        Reader reader;
+        for (int i = 0; i < 24; ++i) {
+            reader.use(Batch(i));
+            reader.fetch(Batch(i + 1));
+            for (int other = 0; other < i / 6; ++other) reader.use(Batch(100 + other, i == 18 ? 2 * n : 7));
+            Batch almost(i + 1);
+            (i % 6 == 4 ? almost.x : almost.y).back() = -1;
+            if (i % 6 >= 4) reader.use(almost);
+        }
+        reader.expect_all();
+    });
+}
+
 // --- graphs
 struct Graph {
     Graph(cudaStream_t stream, const std::function<void()>& work) {

@@ -80,15 +80,23 @@ struct SmallRun {
         initialize_parameters(tiny, model.table, 3, model.download().parameters);
         model.upload();
     }
+    struct Batch {
+        std::vector<int32_t> x, y;
+        Batch(int64_t step, int64_t number) {
+            for (int64_t i = 0; i < B * ::T; ++i) {
+                x.push_back(static_cast<int32_t>((i * 7 + step * 5 + number) % tiny.vocab));
+                y.push_back(static_cast<int32_t>((i * 11 + step + number) % tiny.vocab));
+            }
+        }
+    };
+    bool ahead = false;  // each batch is fetched during the one before
     // Two batches and an update; the learning rate changes with each.
     StepResult step(int64_t step, const StepLimits& limits = {.clip = 1}, bool muon = true, double loss_scale = 1) {
-        for (int64_t batch : {0, 1}) {
-            std::vector<int32_t> x, y;
-            for (int64_t i = 0; i < B * ::T; ++i) {
-                x.push_back(static_cast<int32_t>((i * 7 + step * 5 + batch) % tiny.vocab));
-                y.push_back(static_cast<int32_t>((i * 11 + step + batch) % tiny.vocab));
-            }
-            model.forward_backward(x.data(), y.data(), B, ::T, loss_scale / static_cast<double>(2 * B * ::T));
+        for (int64_t number : {0, 1}) {
+            const Batch batch(step, number), next(step + number, 1 - number);
+            model.forward_backward(batch.x.data(), batch.y.data(), B, ::T,
+                                   loss_scale / static_cast<double>(2 * B * ::T));
+            if (ahead) model.prefetch(next.x.data(), next.y.data(), B, ::T);
         }
         const double rate = 1 / static_cast<double>(step);
         Optimizer optimizer{.adamw = {.lr = 1e-2 * rate, .weight_decay = 0.1}};
@@ -133,6 +141,28 @@ TYPED_TEST(CudaModelOf, GraphsChangeNoBit) {
         EXPECT_EQ(recordings.size(), 5u);  // a step's first batch, the others, those of infinite loss, the update
         for (const auto& [key, recording] : recordings)
             EXPECT_EQ(recording.graph == nullptr, std::bit_cast<double>(key[2]) == INFINITY);
+    }
+}
+
+TYPED_TEST(CudaModelOf, BatchesFetchedAheadChangeNoBit) {
+    SmallRun<TypeParam> plain, ahead;
+    ahead.ahead = true;
+    for (int64_t step = 1; step <= 4; ++step) {
+        const typename SmallRun<TypeParam>::Batch next(step + 1, 0), other(100, 0);
+        const StepResult a = plain.step(step), b = ahead.step(step);
+        EXPECT_EQ(std::bit_cast<int64_t>(a.loss), std::bit_cast<int64_t>(b.loss));
+        Cuda& dev = ahead.model.dev;
+        EXPECT_EQ(to_host(dev, dev.step->feed->tokens.get(), B * ::T), next.x) << "the host has the step's result";
+        std::vector<float> logits(tiny.vocab), same(tiny.vocab);
+        for (const bool evaluate : {step == 2, step >= 3, step == 3}) {
+            if (!evaluate) continue;
+            EXPECT_EQ(plain.model.evaluate(other.x.data(), other.y.data(), 1, ::T),
+                      ahead.model.evaluate(other.x.data(), other.y.data(), 1, ::T));
+            plain.model.next_logits(logits.data(), other.x.data(), step);
+            ahead.model.next_logits(same.data(), other.x.data(), step);
+            EXPECT_EQ(logits, same);
+        }
+        EXPECT_EQ(plain.state(), ahead.state()) << "step " << step;
     }
 }
 

@@ -1,4 +1,4 @@
-// The parts of training that are no layer: the learning rate's schedule, the sampler, the initial parameters.
+// The parts of training that are no layer: the learning rate's schedule, batches, the sampler, the initial parameters.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "batches.h"
+#include "dev/test/test_directory.h"
 #include "gpt2_init.h"
 #include "sampler.h"
 #include "schedule.h"
@@ -142,9 +144,9 @@ TEST(Sampler, SameSeedSameTokens) {
     EXPECT_NE(draw(uneven, {}, 500, 3), draw(uneven, {}, 500, 4));
 }
 
-// A model that only looks at its window: the last token, and how long the window is.
-struct Window : Model {
-    Window() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}) {}
+// A model that computes nothing.
+struct Idle : Model {
+    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}) {}
     HostState download() override { return {}; }
     void upload() override {}
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
@@ -153,6 +155,11 @@ struct Window : Model {
     StepResult update(const Optimizer&, const StepLimits&, int64_t) override { return {}; }
     std::string find_nonfinite(const int32_t*, const int32_t*, int64_t, int64_t, double) override { return ""; }
     void set_profile(Profile*) override {}
+    void next_logits(float*, const int32_t*, int64_t) override {}
+};
+
+// It only looks at its window: the last token, and how long the window is.
+struct Window : Idle {
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
         windows.emplace_back(x, x + T);
         for (int32_t id = 0; id < 8; ++id) logits[id] = id == (x[T - 1] + 1) % 8 ? 1.0f : 0.0f;
@@ -169,6 +176,75 @@ TEST(Generate, SeesTheLastTokensUpToTheContext) {
     model.windows.clear();
     generate(model, {1, 2, 3, 4, 5, 6}, 1, {.temperature = 0}, 1, [](int32_t) {});
     EXPECT_EQ(model.windows, (std::vector<std::vector<int32_t>>{{3, 4, 5, 6}}));
+}
+
+using Tokens = std::vector<int32_t>;
+
+class BatchesTest : public TestDirectory {
+protected:
+    static constexpr int64_t B = 2, T = 3;
+    BatchesTest() {
+        std::vector<uint16_t> tokens(50);  // 8 batches an epoch, or 7
+        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i);
+        write_shard(at("data.bin"), tokens);
+        data.shards.emplace_back(at("data.bin"));
+        BatchSampler sampler(data, B, T, 5);
+        Tokens x(B * T), y(B * T);
+        for (int i = 0; i < 20; ++i) {
+            sampler.next(x.data(), y.data());
+            expected.push_back(joined(x.data(), y.data()));
+        }
+    }
+    static Tokens joined(const int32_t* x, const int32_t* y) {
+        Tokens both(x, x + B * T);
+        both.insert(both.end(), y, y + B * T);
+        return both;
+    }
+    Dataset data;
+    std::vector<Tokens> expected;  // by the sampler alone
+};
+
+TEST_F(BatchesTest, TheNextIsHandedOverBeforeTheStepsResultIsWaitedFor) {
+    struct Ahead : Idle {
+        void prefetch(const int32_t* x, const int32_t* y, int64_t, int64_t) override { fetched = joined(x, y); }
+        Tokens fetched;
+    } model;
+    Batches batches(data, B, T, 5);
+    size_t used = 0;
+    for (int step = 1; step <= 6; ++step) {
+        batches.each(model, 3, [&](const int32_t* x, const int32_t* y) {
+            EXPECT_EQ(joined(x, y), expected[used]);
+            EXPECT_TRUE(used == 0 || model.fetched == expected[used]) << used;
+            EXPECT_EQ(batches.position(), static_cast<int64_t>(used) * B);
+            ++used;
+            return true;
+        });
+        EXPECT_EQ(model.fetched, expected[used]) << "as update() is called";
+        EXPECT_EQ(batches.position(), static_cast<int64_t>(used) * B) << "what is drawn has not been used";
+    }
+    EXPECT_EQ(used, 18u);
+}
+
+TEST_F(BatchesTest, GoOnWhereTheyWereSoughtOrBrokenOff) {
+    Idle model;
+    Batches batches(data, B, T, 5);
+    std::vector<Tokens> seen;
+    const auto see = [&](int64_t count, size_t enough) {
+        batches.each(model, count, [&](const int32_t* x, const int32_t* y) {
+            seen.push_back(joined(x, y));
+            return seen.size() < enough;
+        });
+    };
+    see(5, 2);
+    EXPECT_EQ(batches.position(), 2 * B);
+    batches.seek(0);  // and what was drawn is forgotten
+    see(1, 9);
+    see(1, 9);
+    batches.seek(11 * B);
+    see(2, 9);
+    const auto& e = expected;
+    EXPECT_EQ(seen, (std::vector<Tokens>{e[0], e[1], e[0], e[1], e[11], e[12]}));
+    EXPECT_EQ(batches.position(), 13 * B);
 }
 
 TEST(Init, EachTensorHasItsDistribution) {

@@ -1,0 +1,47 @@
+// What a model is trained on, drawn one batch ahead of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpt2_model.h"
+#include "io/dataset.h"
+
+class Batches {
+public:
+    // Throws InputError as BatchSampler does.
+    Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
+        : sampler_(dataset, batch, seq, seed), B(batch), T(seq), x_(static_cast<size_t>(B * T)), y_(x_.size()) {}
+
+    // Of the first batch that was not used: what a checkpoint saves.
+    int64_t position() const { return position_; }
+    void seek(int64_t position) {
+        sampler_.seek(position);
+        position_ = position;
+        drawn_ = false;
+    }
+
+    // use(x, y), x and y (B,T), for `count` batches, or until it returns false. After each, while a GPU still computes,
+    // the one that follows is drawn and on its way there, be it of the next step.
+    template <class Use>
+    void each(Model& model, int64_t count, const Use& use) {
+        if (!drawn_) draw();
+        for (bool go_on = true; go_on && count > 0; --count) {
+            go_on = use(x_.data(), y_.data());
+            position_ = sampler_.position();
+            draw();
+            model.prefetch(x_.data(), y_.data(), B, T);
+        }
+    }
+
+private:
+    void draw() {
+        sampler_.next(x_.data(), y_.data());
+        drawn_ = true;
+    }
+    BatchSampler sampler_;
+    const int64_t B, T;
+    std::vector<int32_t> x_, y_;  // drawn, but not used
+    bool drawn_ = false;
+    int64_t position_ = 0;
+};
