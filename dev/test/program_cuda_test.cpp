@@ -57,6 +57,15 @@ TEST_F(CudaProgram, RecomputingBlocksChangesNoBit) {
     EXPECT_TRUE(read_bytes(at("none/latest/model.safetensors")) == read_bytes(at("block/latest/model.safetensors")));
 }
 
+// On the first, where GELU has kernels of its own.
+TEST_F(CudaProgram, RecomputingGELUAndTheNormsChangesNoBit) {
+    for (const char* recompute : {"none", "gelu", "ln"}) train(recompute, few_and({{"recompute", recompute}}));
+    for (const char* recompute : {"gelu", "ln"})
+        EXPECT_TRUE(read_bytes(at("none/latest/model.safetensors")) ==
+                    read_bytes(at(recompute + std::string("/latest/model.safetensors"))))
+            << recompute;
+}
+
 TEST_F(CudaProgram, ProfileAddsUp) {
     std::istringstream printed(train("profiled", few_and({{"profile", ""}})));
     double layers = 0, rest = 0, step = 0;
