@@ -104,8 +104,10 @@ void print_trainer_state(std::ostream& out, const std::string& checkpoint) {
     if (state.best_val_loss != 0) out << format(", best validation loss %.6f", state.best_val_loss);
     out << '\n';
     const auto options = nlohmann::json::parse(state.options);
-    for (const auto& [name, value] : options.items())
-        out << "  option " << one_line(name) << " = " << json_text(value) << '\n';
+    for (const auto& [name, value] : options.items()) {
+        const auto path = path_of_json(value);
+        out << "  option " << one_line(name) << " = " << (path ? one_line(*path) : json_text(value)) << '\n';
+    }
 }
 
 void print_tokenizer(std::ostream& out, const Tokenizer& tokenizer) {

@@ -1,10 +1,12 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "io/error.h"
 #include "io/file.h"
+#include "io/pre_tokenizer.h"
 
 using nlohmann::json;
 
@@ -65,6 +67,20 @@ private:
 };
 
 }  // namespace
+
+json json_of_path(const std::string& path) {
+    if (find_invalid_utf8(path) == path.size()) return path;
+    return std::vector<uint8_t>(path.begin(), path.end());
+}
+
+std::optional<std::string> path_of_json(const json& value) {
+    if (value.is_string()) return value.get<std::string>();
+    const auto is_byte = [](const json& x) { return x.is_number_unsigned() && x <= UINT8_MAX; };
+    if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_byte)) return std::nullopt;
+    std::string path;
+    for (const json& byte : value) path += static_cast<char>(byte.get<uint8_t>());
+    return path;
+}
 
 std::string one_line(std::string_view text) {
     return shortened(printable(std::string(text.substr(0, 4 * max_message))));

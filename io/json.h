@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,11 @@ int64_t json_integer(const std::string& path, const nlohmann::json& object, cons
 // The same for a value that `field` names in messages; null: it is not there.
 int64_t json_integer(const std::string& path, const std::string& field, const nlohmann::json* value, int64_t low,
                      int64_t high);
+
+// A path, which may be any bytes, in JSON, whose strings are UTF-8: a string or, where it is no UTF-8, the array of its
+// bytes. And back; nullopt where the value is no such thing.
+nlohmann::json json_of_path(const std::string& path);
+std::optional<std::string> path_of_json(const nlohmann::json& value);
 
 // Text from a file as it may stand in a message: in quotes, control characters escaped (a terminal must not obey them),
 // shortened.

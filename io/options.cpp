@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "io/error.h"
+#include "io/json.h"
 #include "io/options_table.h"
 
 namespace {
@@ -83,13 +84,14 @@ void assign(Options& options, const Row& row, const std::string& text) {
 nlohmann::ordered_json value_of(const Options& options, const Row& row) {
     if (const auto* i = std::get_if<Int>(&row.value)) return options.*i->member;
     if (const auto* r = std::get_if<Real>(&row.value)) return options.*r->member;
-    if (const auto* t = std::get_if<Text>(&row.value)) return options.*t->member;
+    if (const auto* t = std::get_if<Text>(&row.value)) return json_of_path(options.*t->member);
     return options.*std::get<Flag>(row.value).member;
 }
 
-// As text: words as they are, numbers in their shortest form. Bytes that are no UTF-8 (in a path) are replaced.
-std::string json_text(const nlohmann::ordered_json& value) {
+// As on the command line: words and paths as they are, numbers in their shortest form.
+std::string text_of(const Row& row, const nlohmann::ordered_json& value) {
     if (value.is_string()) return value.get<std::string>();
+    if (const auto path = path_of_json(value); path && std::holds_alternative<Text>(row.value)) return *path;
     if (value.is_number_float()) return to_text(value.get<double>());
     return value.dump();
 }
@@ -278,7 +280,7 @@ std::string Options::to_json() const {
     each_row(command_bit(command), on_gpu, [&](const Row& row) {
         if (row.traits & saved) json[row.name] = value_of(*this, row);
     });
-    return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return json.dump(2);
 }
 
 void Options::fill_from_json(const std::string& text) {
@@ -289,17 +291,18 @@ void Options::fill_from_json(const std::string& text) {
     each_row(command_bit(command), on_gpu, [&](const Row& row) {
         if (!(row.traits & saved) || !json.contains(row.name)) return;
         known.insert(row.name);
-        const std::string value = json_text(json[row.name]);
+        const std::string value = text_of(row, json[row.name]);
         if (given(row.name) || (row.traits & shape && given("model"))) {
-            const std::string mine = json_text(value_of(*this, row));
+            const std::string mine = text_of(row, value_of(*this, row));
             if (row.traits & fixed && mine != value)
                 bad_option(label(row), mine, value + " as in the run to resume",
                            "leave it out, or start a new run with another --out");
             return;
         }
         saved_.insert(row.name);
-        if (const auto* t = std::get_if<Text>(&row.value); t && value.empty())
-            this->*t->member = value;  // --val: none
+        const auto* path = std::get_if<Text>(&row.value);
+        if (path && path->choices.empty() && !row.initial && value.empty())
+            this->*path->member = "";  // --val, --init: none
         else
             assign(*this, row, value);
     });
@@ -334,7 +337,7 @@ void Options::name_shape() {
 std::vector<std::pair<std::string, std::string>> Options::list() const {
     std::vector<std::pair<std::string, std::string>> all;
     each_row(command_bit(command), on_gpu,
-             [&](const Row& row) { all.emplace_back(row.name, json_text(value_of(*this, row))); });
+             [&](const Row& row) { all.emplace_back(row.name, text_of(row, value_of(*this, row))); });
     return all;
 }
 

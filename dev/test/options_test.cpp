@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "io/error.h"
 
 namespace {
@@ -164,6 +166,24 @@ TEST(Options, ResumeTakesWhatIsNotGivenFromTheCheckpoint) {
     }());
 }
 
+// Linux's paths are bytes, JSON's strings are UTF-8.
+TEST(Options, ResumeKeepsPathsOfAnyBytes) {
+    std::string all;
+    for (int byte = 1; byte < 256; byte++) all += static_cast<char>(byte);
+    for (const std::string& path : {all, std::string("caf\xE9.txt"), std::string("\xEF\xBF\xBD caf\xE9"),
+                                    std::string("caf\u00E9.txt"), std::string("\xF0\x9F\x98\x80 \"quoted\"\n")}) {
+        const std::string run = parse({"--data", path.c_str(), "--tokenizer", path.c_str()}).to_json();
+        EXPECT_TRUE(nlohmann::json::accept(run)) << run;
+        Options o = parse({"--resume", "--tokenizer", path.c_str()});
+        o.fill_from_json(run);
+        EXPECT_EQ(o.data, path);
+        EXPECT_EQ(o.tokenizer, path);
+        EXPECT_EQ(o.to_json(), run);
+        EXPECT_EQ(o.list()[0], (std::pair<std::string, std::string>{"data", path}));
+    }
+    EXPECT_TRUE(contains(parse({"--data", "caf\u00E9.txt"}).to_json(), "\"data\": \"caf\u00E9.txt\"")) << "readable";
+}
+
 TEST(Options, ResumeWithASmallerBatchKeepsTheTokensOfAnUpdate) {
     Options o = parse({"--resume", "--batch", "8"});
     o.fill_from_json(parse({}).to_json());
@@ -191,6 +211,9 @@ TEST(Options, ResumeRefusesAnotherModel) {
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": -1})"), "--batch: found -1"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"lr": null})"), "--lr: found null"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"dropout": 0.1})"), "found dropout"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: found [56]")) << "bytes are for paths";
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: found nothing"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"data": ""})"), "--data: found nothing"));
 }
 
 TEST(Options, InitTakesShapeAndTokenizerFromTheModel) {

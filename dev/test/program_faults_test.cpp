@@ -7,6 +7,7 @@
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/log.h"
+#include "io/pre_tokenizer.h"
 #include "io/safetensors.h"
 
 namespace fs = std::filesystem;
@@ -244,6 +245,37 @@ TEST_F(Faults, OddPathsWork) {
     EXPECT_TRUE(path_exists(at("real/latest/model.safetensors")));
     expect_done({"train", "--resume", "--out", at("link"), "--steps", "8"});
     expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open: found No such file"});
+}
+
+// Bytes that JSON cannot hold as they are: nothing of such a run is lost, and its report is UTF-8.
+TEST_F(Faults, PathsThatAreNoUtf8AreFoundAgainAtResume) {
+    const std::string odd = "caf\xE9 <b>\n\"\xFF", data = at(odd + "/text \xED\xA0\x80");
+    fs::create_directory(at(odd));
+    write_bytes(data, read_bytes(text));
+    train(odd + "/run", {{"data", data}, {"val", data}, {"steps", "2"}, {"schedule", "constant"}});
+    const std::vector<std::string> resume = {"train", "--resume", "--out", at(odd + "/run"), "--steps", "4"};
+    expect_done(resume);
+    EXPECT_EQ(read_trainer_state(at(odd + "/run/latest")).step, 4);
+    train("plain", {{"val", text}, {"steps", "2"}, {"schedule", "constant"}});
+    expect_done({"train", "--resume", "--out", at("plain"), "--steps", "4"});
+    EXPECT_TRUE(timeless_log(odd + "/run") == timeless_log("plain"));
+    expect_done(words("train", {{"init", at(odd + "/run")},
+                                {"data", data},
+                                {"out", at(odd + "/more")},
+                                {"seq", "16"},
+                                {"batch", "2"},
+                                {"steps", "2"},
+                                {"sample-tokens", "0"}}));
+    expect_done({"train", "--resume", "--out", at(odd + "/more"), "--steps", "3"});
+    expect_done({"info", at(odd + "/run"), "--verify"});
+    const std::string html = read_bytes(at(odd + "/run/report.html"));
+    EXPECT_EQ(replace_invalid_utf8(html), html);
+    EXPECT_EQ(html.find("<b>\n\""), std::string::npos);
+    // Before the first checkpoint the options come from options.json.
+    for (const char* name : {"latest", "step_000002", "step_000004"}) fs::remove_all(at(odd + "/run/" + name));
+    expect_done(resume);
+    EXPECT_TRUE(read_bytes(at(odd + "/run/latest/model.safetensors")) ==
+                read_bytes(at("plain/latest/model.safetensors")));
 }
 
 // The first files to be opened would take the places of closed streams, and what is printed would go into them.
