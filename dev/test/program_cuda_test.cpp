@@ -22,14 +22,20 @@ Args few_and(const Args& more) {
     return all;
 }
 
+// Batches of a step and of the next follow each other, with evaluations and samples in between.
 TEST_F(CudaProgram, TrainsInFP32AsTheCpuDoes) {
-    train("gpu", few_and({{"dtype", "fp32"}}));
+    const Args all = few_and(
+        {{"total-batch", "64"}, {"eval-every", "1"}, {"sample-every", "2"}, {"sample-tokens", "2"}, {"seq", "8"}});
+    Args gpu = all;
+    gpu["dtype"] = "fp32";
+    train("gpu", gpu);
     on_cpu();
-    train("cpu", few);
+    train("cpu", all);
     const auto gpu_log = timeless_log("gpu"), cpu_log = timeless_log("cpu");
     ASSERT_EQ(gpu_log.size(), cpu_log.size());
     for (size_t i = 0; i < cpu_log.size(); ++i) {
         EXPECT_EQ(gpu_log[i]["step"], cpu_log[i]["step"]);
+        EXPECT_EQ(gpu_log[i]["split"], cpu_log[i]["split"]);
         // sums in another order, and updates that divide by small roots: as test_gpt2's training allows
         EXPECT_NEAR(gpu_log[i]["loss"].get<double>(), cpu_log[i]["loss"].get<double>(), 2e-3);
     }
