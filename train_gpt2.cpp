@@ -71,6 +71,7 @@ public:
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
         for (const Dataset* part : {&data.train, &data.val})
             for (const std::string& note : part->notes) complain(note);
+        check_data();
         batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
         val.emplace(data.val, options.seq);
         model = make_model(options, config, options.batch, options.seq, keep);
@@ -260,6 +261,15 @@ private:
         }
         outliers = {state.losses, state.norms};
         options.fill_from_json(begun ? *begun : state.options);
+    }
+
+    // A run that goes on with other data is no longer the one that it was. Changed text has been told of.
+    void check_data() {
+        const int64_t before = std::exchange(state.data, fingerprint(data));
+        const bool told_of = !data.train.notes.empty() || !data.val.notes.empty();
+        if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
+        complain(without_controls(options.data) + ": found other tokens, or in another order, than step " +
+                 std::to_string(state.step) + " was trained on, expected the same; going on with these");
     }
 
     void open_logs() {

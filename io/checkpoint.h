@@ -45,6 +45,7 @@ struct TrainerState {
     std::string options = "{}";  // the run's options as a JSON object, to compare (as JSON) at --resume
     // After which steps the last evaluation and sample were made: one that was broken off is made at --resume.
     int64_t evaluated = -1, sampled = -1;
+    int64_t data = -1;                      // fingerprint of what is trained and validated on; -1: not known
     std::vector<double> losses{}, norms{};  // of the last updates, oldest first, for --skip-outliers
 };
 

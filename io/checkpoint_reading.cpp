@@ -173,6 +173,7 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     if (!has_own_checksum(root)) return state;
     state.evaluated = json_integer(path, root, "evaluated", -1, state.step);
     state.sampled = json_integer(path, root, "sampled", -1, state.step);
+    if (root.contains("data")) state.data = json_integer(path, root, "data", -1, 0xFFFFFFFF);
     state.losses = numbers(path, root, "losses");
     state.norms = numbers(path, root, "norms");
     return state;

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 
+#include "io/crc32.h"
 #include "io/error.h"
 #include "io/text_cache.h"
 
@@ -157,6 +158,21 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
     check_ids(out.train, tokenizer);
     check_ids(out.val, tokenizer);
     return out;
+}
+
+uint32_t fingerprint(const Datasets& datasets) {
+    constexpr int64_t end = 2048;  // tokens
+    std::vector<uint32_t> sums;
+    for (const Dataset* dataset : {&datasets.train, &datasets.val}) {
+        sums.push_back(static_cast<uint32_t>(std::ssize(dataset->shards)));
+        for (const Shard& shard : dataset->shards) {
+            const int64_t count = std::min(end, shard.size());
+            sums.push_back(static_cast<uint32_t>(shard.size()));
+            for (const uint16_t* tokens : {shard.tokens(), shard.tokens() + shard.size() - count})
+                sums.push_back(crc32(reinterpret_cast<const uint8_t*>(tokens), 2 * count));
+        }
+    }
+    return crc32(reinterpret_cast<const uint8_t*>(sums.data()), 4 * std::ssize(sums));
 }
 
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory) {

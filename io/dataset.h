@@ -45,6 +45,9 @@ struct Datasets {
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory);
 
+// Changes where shards vanish, are others, or change places. Of each, size and ends are looked at, not all of it.
+uint32_t fingerprint(const Datasets& datasets);
+
 // All of one stream for `eval`: no split.
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory);
 

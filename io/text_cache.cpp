@@ -228,6 +228,15 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
     return {};
 }
 
+// Whether the same file, tokenised in the same way, gave other tokens.
+bool is_of_changed_text(const json& old, const json& made) {
+    const auto differ = [&](const char* key) { return old.value(key, json()) != made[key]; };
+    if (!old.is_object() || (!differ("size") && !differ("mtime_ns"))) return false;
+    for (const char* key : {"format", "source", "part", "tokenizer", "vocab", "tokenizer_hash"})
+        if (differ(key)) return false;
+    return old.contains("shards") && differ("shards");
+}
+
 // Removes the last text's shards. Files of these names that no record stands beside are someone's own.
 void make_room(const std::string& directory, const std::string& name) {
     const std::string path = directory + "/" + name + ".bin", record = directory + "/" + name + ".json";
@@ -273,7 +282,8 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     const MappedFile file(text_path);
     json record = describe(text_path, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";
-    if (auto paths = reusable(read_record(record_path, notes), record, directory, notes); !paths.empty()) return paths;
+    const json old = read_record(record_path, notes);
+    if (auto paths = reusable(old, record, directory, notes); !paths.empty()) return paths;
 
     std::error_code error;
     fs::create_directories(directory, error);
@@ -288,6 +298,9 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     record["shards"] = json::array();
     for (const std::string& path : paths) record["shards"].push_back(describe_shard(path));
     write_file_atomically(record_path, dump(record));
+    if (is_of_changed_text(old, record))
+        notes.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
+                                         ".bin was made of: made anew"));
     return paths;
 }
 

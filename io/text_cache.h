@@ -30,7 +30,7 @@ enum class TextPart { all, first_nine_tenths, last_tenth };
 
 // The shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
 // source, size, time, tokenizer and part, and the shards' checksums. Made unless that record and they match; where
-// they are damaged, `notes` gets a line. Throws InputError.
+// they are damaged, or the text has changed, `notes` gets a line. Throws InputError.
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
                                        const std::string& directory, const std::string& name,
                                        std::vector<std::string>& notes);

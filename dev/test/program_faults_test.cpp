@@ -1,6 +1,7 @@
 // A disc that fails at any one call, or from it on; NaN; outliers; two runs in one place; odd paths. Training goes on
 // where it can and says what it could not do, the last good checkpoint is untouched, and --resume makes it whole.
 // FAULTS=all tries every single call (make test-long), else some of them.
+#include <algorithm>
 #include <cmath>
 
 #include "dev/test/program.h"
@@ -276,6 +277,47 @@ TEST_F(Faults, PathsThatAreNoUtf8AreFoundAgainAtResume) {
     expect_done(resume);
     EXPECT_TRUE(read_bytes(at(odd + "/run/latest/model.safetensors")) ==
                 read_bytes(at("plain/latest/model.safetensors")));
+}
+
+// A run that goes on with other data is another run: that is said, unless it was asked for.
+TEST_F(Faults, OtherDataAtResumeIsSaid) {
+    int steps = 2;
+    const auto resumed = [&](const std::string& out, const Args& more = {}) {
+        Args args = more;
+        args.insert({{"resume", ""}, {"out", at(out)}, {"steps", std::to_string(++steps)}});
+        const Result result = run(words("train", args));
+        EXPECT_EQ(result.status, 0) << result.err;
+        return result.err;
+    };
+    train("text run", {{"steps", "2"}});
+    EXPECT_EQ(resumed("text run"), "");
+    const std::string bytes = read_bytes(text);
+    write_bytes(text, bytes);
+    EXPECT_EQ(resumed("text run"), "") << "the same text, written later";
+    write_bytes(text, "The first line is new.\n" + bytes);
+    const std::string said = resumed("text run");
+    for (const char* part : {"train.bin", "val.bin"})
+        EXPECT_NE(said.find(text + ": another text than " + at("text run/data/") + part), std::string::npos) << said;
+    EXPECT_EQ(std::ranges::count(said, '\n'), 2) << said;
+    EXPECT_EQ(resumed("text run"), "") << "once";
+    write_bytes(at("other.txt"), bytes);
+    EXPECT_EQ(resumed("text run", {{"data", at("other.txt")}}), "") << "it was asked for";
+
+    for (const std::string name : {"1", "2", "3", "4"}) {
+        write_bytes(text, name + bytes);
+        expect_done({"tokenize", text, at(name + ".bin")});
+    }
+    train("shard run", {{"data", at("*.bin")}, {"steps", "2"}});
+    EXPECT_EQ(resumed("shard run"), "");
+    const std::string other = "*.bin: found other tokens, or in another order, than step ";
+    fs::remove(at("2.bin"));
+    EXPECT_NE(resumed("shard run").find(other), std::string::npos) << "one of them is gone";
+    EXPECT_EQ(resumed("shard run"), "") << "once";
+    fs::rename(at("1.bin"), at("2.bin"));
+    EXPECT_EQ(resumed("shard run"), "") << "the same tokens in the same order";
+    fs::rename(at("4.bin"), at("1.bin"));
+    EXPECT_NE(resumed("shard run").find(other), std::string::npos) << "another order";
+    EXPECT_EQ(resumed("shard run", {{"data", at("2.bin")}}), "") << "it was asked for";
 }
 
 // The first files to be opened would take the places of closed streams, and what is printed would go into them.
