@@ -13,6 +13,7 @@
 #include "device_model.h"
 #include "evaluation.h"
 #include "gpt2_init.h"
+#include "io/bus_error.h"
 #include "io/checkpoint.h"
 #include "io/convert.h"
 #include "io/dataset.h"
@@ -402,6 +403,7 @@ int refuse(const InputError& error) {
 
 int main(int argc, char** argv) {
     occupy_standard_streams();
+    explain_bus_errors(program_name());
     try {
         int status = 0;
         try {

@@ -320,6 +320,31 @@ TEST_F(Faults, OtherDataAtResumeIsSaid) {
     EXPECT_EQ(resumed("shard run", {{"data", at("2.bin")}}), "") << "it was asked for";
 }
 
+// Mapped files tell no errors, but end what reads them.
+TEST_F(Faults, DataThatIsCutWhileItIsReadIsNamedAndTheRunGoesOnFromItsCheckpoint) {
+    const std::string shard = at("a shard.bin");
+    expect_done({"tokenize", text, shard});
+    const std::string bytes = read_bytes(shard);
+    for (const std::string& data : {shard, text}) {
+        const std::string out = fs::path(data).stem().string(), cut = data == text ? at(out + "/data/train.bin") : data;
+        const Child child =
+            start(training(out, {{"data", data}, {"steps", "1000000"}, {"warmup", "0"}, {"save-every", "1000000"}}));
+        while (!path_exists(at(out + "/log.jsonl")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(500);
+        kill(child.pid, SIGUSR1);
+        while (!path_exists(at(out + "/latest")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(500);
+        fs::resize_file(cut, 0);
+        const Result result = finish(child);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_NE(result.err.find(program_name() + ": " + cut + ": reading: found that it was cut"), std::string::npos)
+            << result.err;
+        if (data == shard) write_bytes(shard, bytes);  // tokens made from text are made anew
+        const std::string step = std::to_string(read_trainer_state(at(out + "/latest")).step + 2);
+        const Result resumed = run({"train", "--resume", "--out", at(out), "--steps", step});
+        EXPECT_EQ(resumed.status, 0) << resumed.err;
+        EXPECT_EQ(resumed.err.empty(), data == shard) << resumed.err;
+    }
+}
+
 // The first files to be opened would take the places of closed streams, and what is printed would go into them.
 TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
     const Args options = {{"sample-every", "2"}, {"sample-tokens", "3"}, {"save-every", "2"}};
