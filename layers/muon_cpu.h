@@ -1,5 +1,10 @@
 // Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps. Where
 // cpu.products is bf16 the steps' products round their factors to it, as torch.optim.Muon does with all that they hold.
+//
+// A step is X = P X with P = c1 + c3 A + c5 A², A = X Xᵀ; and so the next step's A is P A P. Several steps together, a
+// stage, need only matrices of the shorter side, all of them symmetric, as each is a polynomial in the first A: their
+// product meets X once, at the stage's end. What rounding does to A's smallest eigenvalues grows by c1² = 12 a step; A
+// is taken anew before it shows.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +19,10 @@ namespace muon {
 using gemm::Order;
 using simd::vfloat;
 
-// c (n,n) = A (n,K) · B (K,n), known to be symmetric: rows of strips up to the diagonal, then mirrored.
+constexpr int stages[] = {2, 3};  // steps
+static_assert(stages[0] + stages[1] == steps);
+
+// c (n,n) = A (n,K) · B (K,n), known to be symmetric: what is right of a strip of rows is what is below it.
 template <Order A, Order B>
 void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
                         const float* b, int64_t ldb, float* c) {
@@ -23,9 +31,9 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
         const int64_t end = std::min(n, begin + strip);
         gemm::block_in<A, B>(products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c, n,
                              false, {}, nullptr);
+        for (int64_t i = begin; i < end; ++i)
+            for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
     }
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i + 1; j < n; ++j) c[i * n + j] = c[j * n + i];
 }
 
 inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
@@ -36,6 +44,7 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
     float* x = memory + gemm::scratch_floats(products);
     float* next = x + size;
     float *const gram = next + size, *const poly = gram + n * n;
+    float *total = poly + n * n, *temporary = total + n * n;
 
     const vfloat keep = simd::set1(static_cast<float>(o.momentum)),
                  take = simd::set1(static_cast<float>(1 - o.momentum));
@@ -52,27 +61,36 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
     const float inverse = 1 / std::max(std::sqrt(simd::sum(squares)), static_cast<float>(smallest_norm));
     simd::map(x, size, [=](vfloat u, int64_t, int64_t) { return u * inverse; });
 
-    for (int step = 0; step < steps; ++step) {
+    const auto square = [&](float* out, const float* a, const float* b) {  // (n,n) = a · b
+        multiply_symmetric<Order::k_last, Order::k_first>(products, scratch, n, n, a, n, b, n, out);
+    };
+    for (const int stage : stages) {
         if (tall)  // A = Xᵀ X
             multiply_symmetric<Order::k_first, Order::k_first>(products, scratch, n, w.rows, x, n, x, n, gram);
         else  // A = X Xᵀ
             multiply_symmetric<Order::k_last, Order::k_last>(products, scratch, n, w.cols, x, w.cols, x, w.cols, gram);
-        multiply_symmetric<Order::k_last, Order::k_first>(products, scratch, n, n, gram, n, gram, n, poly);
-        simd::map(poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
-            return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
-                             p * static_cast<float>(c5));
-        });
-        const float *const left_factor = tall ? x : poly, *const right = tall ? poly : x;
-        gemm::block_in<Order::k_last, Order::k_first>(
-            products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols}, n, left_factor, n, right, w.cols, next,
-            w.cols, false,
-            [=](int64_t row, int64_t col, int64_t lanes) {
-                simd::map(next + row * w.cols + col, lanes, [=](vfloat p, int64_t i, int64_t left) {
-                    return simd::fma(simd::set1(static_cast<float>(c1)), simd::load_n(x + row * w.cols + col + i, left),
-                                     p);
-                });
-            },
-            nullptr);
+        for (int step = 0; step < stage; ++step) {
+            if (step > 0) {  // A = P A P
+                square(temporary, poly, gram);
+                square(gram, temporary, poly);
+            }
+            square(poly, gram, gram);
+            simd::map(poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
+                return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
+                                 p * static_cast<float>(c5));
+            });
+            for (int64_t i = 0; i < n; ++i) poly[i * n + i] += static_cast<float>(c1);
+            if (step == 0) {
+                std::copy_n(poly, n * n, total);
+            } else {
+                square(temporary, poly, total);
+                std::swap(total, temporary);
+            }
+        }
+        const float *const left_factor = tall ? x : total, *const right = tall ? total : x;
+        gemm::block_in<Order::k_last, Order::k_first>(products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols},
+                                                      n, left_factor, n, right, w.cols, next, w.cols, false, {},
+                                                      nullptr);
         std::swap(x, next);
     }
     const float shrink = static_cast<float>(1 - o.lr * o.weight_decay);
@@ -88,10 +106,10 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
 // momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
 // X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
 inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o, float grad_scale) {
-    double flops = 0;  // a step: the Gram matrix and its square at half the work, then the product with X
+    double flops = 0;  // symmetric products at half the work
     for (const auto& w : matrices) {
         const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
-        flops += muon::steps * (n * n * k + n * n * n + 2 * n * n * k);
+        for (const int stage : muon::stages) flops += 3 * n * n * k + (4 * stage - 3) * n * n * n;
     }
     const Timed timed(dev, "muon_update", flops, 0);
     std::vector<size_t> largest_first(matrices.size());
@@ -102,7 +120,7 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (size_t i = 0; i < largest_first.size(); ++i) {
         const MuonMatrix<float>& w = matrices[largest_first[i]];
         const int64_t n = std::min(w.rows, w.cols);
-        muon::update(dev.products, dev.scratch(gemm::scratch_floats(dev.products) + 2 * w.rows * w.cols + 2 * n * n), w,
+        muon::update(dev.products, dev.scratch(gemm::scratch_floats(dev.products) + 2 * w.rows * w.cols + 4 * n * n), w,
                      o, grad_scale);
     }
 }
