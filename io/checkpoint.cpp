@@ -56,13 +56,6 @@ json listing(const std::string& directory) {
     return files;
 }
 
-// An object's text with one more line: the checksum of all that stands before that line.
-std::string with_own_checksum(std::string object) {
-    object.resize(object.size() - 2);  // "\n}"
-    const uint32_t crc = crc32(reinterpret_cast<const uint8_t*>(object.data()), std::ssize(object));
-    return object + ",\n  \"crc32\": " + std::to_string(crc) + "\n}\n";
-}
-
 void write_files(const std::string& directory, const GPT2Config& config, const float* parameters,
                  const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer, const TrainerState& state) {
     write_model_directory(directory, config, parameters, &tokenizer);

@@ -54,15 +54,8 @@ bool has_own_checksum(const json& root) {  // trainer_state.json once had none, 
     return root.contains("crc32") || root.contains("evaluated") || root.contains("sampled");
 }
 
-void check_own_checksum(const std::string& path, const json& root) {
-    if (!has_own_checksum(root)) return;
-    const MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
-    const size_t end = std::min(text.rfind(",\n  \"crc32\": "), text.size());
-    const uint32_t found = crc32(file.data(), static_cast<int64_t>(end));
-    if (!root.contains("crc32") || root["crc32"] != found)
-        bad_input(path, "CRC-32", std::to_string(found), json_text(root.value("crc32", json())) + ", as it says itself",
-                  "the file is damaged: use another checkpoint");
+void check_state_checksum(const std::string& path, const json& root) {
+    if (has_own_checksum(root)) check_own_checksum(path, root, "the file is damaged: use another checkpoint");
 }
 
 std::vector<double> numbers(const std::string& path, const json& root, const char* key) {
@@ -99,7 +92,7 @@ std::vector<ListedFile> listed_files(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
     if (!path_exists(path)) not_whole(path, "No such file", "what makes a checkpoint whole");
     const json root = read_json_file(path), files = root.value("files", json());
-    check_own_checksum(path, root);
+    check_state_checksum(path, root);
     if (!files.is_object()) bad_input(path, "files", json_text(files), "an object", "use another checkpoint");
     std::vector<ListedFile> list;
     for (const auto& [name, item] : files.items()) {
@@ -160,7 +153,7 @@ std::optional<std::string> find_latest_checkpoint(const std::string& out) {
 TrainerState read_trainer_state(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
     const json root = read_json_file(path), options = root.value("options", json());
-    check_own_checksum(path, root);
+    check_state_checksum(path, root);
     if (!options.is_object()) bad_input(path, "options", json_text(options), "an object", "use another checkpoint");
     constexpr int64_t most = std::numeric_limits<int64_t>::max();
     TrainerState state;

@@ -17,6 +17,7 @@
 #include "io/json.h"
 #include "io/llmc_files.h"
 #include "io/log.h"
+#include "io/run_directory.h"
 #include "io/safetensors.h"
 #include "io/text_cache.h"
 
@@ -273,6 +274,7 @@ bool verify_files(const std::string& path, std::ostream& out) {
         checkpoints = {directory};
     else if (only.empty())
         checkpoints = list_checkpoints(path);
+    list(directory, "a run", check_options(directory));
     for (const std::string& checkpoint : checkpoints) list(checkpoint, "a checkpoint", check_files(checkpoint));
     for (const std::string& cache : {directory, directory + "/data"})
         if (only.empty() || cache == directory) list(cache, "tokens made from text", check_token_cache(cache));

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "io/crc32.h"
 #include "io/error.h"
 #include "io/file.h"
 #include "io/pre_tokenizer.h"
@@ -116,6 +117,22 @@ json read_json_file(const std::string& path) {
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 16 MiB of JSON",
                   "check which file this is");
     return parse_json_object(path, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});
+}
+
+std::string with_own_checksum(std::string object) {
+    object.resize(object.size() - 2);  // "\n}"
+    const uint32_t crc = crc32(reinterpret_cast<const uint8_t*>(object.data()), std::ssize(object));
+    return object + ",\n  \"crc32\": " + std::to_string(crc) + "\n}\n";
+}
+
+void check_own_checksum(const std::string& path, const json& root, const std::string& remedy) {
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    const size_t end = std::min(text.rfind(",\n  \"crc32\": "), text.size());
+    const uint32_t found = crc32(file.data(), static_cast<int64_t>(end));
+    if (!root.contains("crc32") || root["crc32"] != found)
+        bad_input(path, "CRC-32", std::to_string(found), json_text(root.value("crc32", json())) + ", as it says itself",
+                  remedy);
 }
 
 int64_t json_integer(const std::string& path, const std::string& field, const json* value, int64_t low, int64_t high) {

@@ -12,6 +12,11 @@
 nlohmann::json parse_json_object(const std::string& path, std::string_view text);
 nlohmann::json read_json_file(const std::string& path);
 
+// An object's text, as dump(2) writes it, with one more line, "crc32": the checksum of all that stands before it.
+std::string with_own_checksum(std::string object);
+// Throws InputError where a file's is not its own; `root` is what was read of it.
+void check_own_checksum(const std::string& path, const nlohmann::json& root, const std::string& remedy);
+
 // object[key] as an integer within [low, high]; throws InputError.
 int64_t json_integer(const std::string& path, const nlohmann::json& object, const std::string& key, int64_t low,
                      int64_t high);

@@ -81,6 +81,15 @@ void assign(Options& options, const Row& row, const std::string& text) {
     }
 }
 
+// The same for one that was saved, which the user has not given now.
+void assign_saved(Options& options, const Row& row, const std::string& text) {
+    try {
+        assign(options, row, text);
+    } catch (const InputError& error) {
+        throw InputError(std::string("the checkpoint's options: ") + error.what());
+    }
+}
+
 nlohmann::ordered_json value_of(const Options& options, const Row& row) {
     if (const auto* i = std::get_if<Int>(&row.value)) return options.*i->member;
     if (const auto* r = std::get_if<Real>(&row.value)) return options.*r->member;
@@ -304,7 +313,7 @@ void Options::fill_from_json(const std::string& text) {
         if (path && path->choices.empty() && !row.initial && value.empty())
             this->*path->member = "";  // --val, --init: none
         else
-            assign(*this, row, value);
+            assign_saved(*this, row, value);
     });
     each_row(command_bit(command), !on_gpu, [&](const Row& row) { known.insert(row.name); });  // the other program's
     for (const auto& [name, value] : json.items())

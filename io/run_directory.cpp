@@ -48,6 +48,15 @@ void remove_unfinished(const std::string& directory) {
     for (const fs::path& path : found) fs::remove(path, ignored);
 }
 
+// options.json; older ones have no checksum.
+nlohmann::json read_checked(const std::string& path) {
+    nlohmann::json root = read_json_file(path);
+    if (root.contains("crc32"))
+        check_own_checksum(path, root,
+                           "it was edited or damaged: if there is no checkpoint yet, begin anew in another --out");
+    return root;
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& path, bool resume) : path_(path), kept_(resume) {
@@ -115,11 +124,24 @@ void RunDirectory::unlock() {
 }
 
 void RunDirectory::write_options(const std::string& json) const {
-    write_file_atomically(path_ + "/options.json", json + "\n");
+    write_file_atomically(path_ + "/options.json", with_own_checksum(json));
 }
 
 std::optional<std::string> RunDirectory::read_options() const {
     const std::string path = path_ + "/options.json";
     if (!path_exists(path)) return std::nullopt;
-    return read_json_file(path).dump();
+    nlohmann::json root = read_checked(path);
+    root.erase("crc32");
+    return root.dump();
+}
+
+std::vector<FileCheck> check_options(const std::string& out) {
+    const std::string name = "options.json", path = out + "/" + name;
+    if (!path_exists(path)) return {};
+    try {
+        if (!read_checked(path).contains("crc32")) return {};
+        return {{name, ""}};
+    } catch (const InputError& damage) {
+        return {{name, damage.what()}};
+    }
 }

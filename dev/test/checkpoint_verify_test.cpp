@@ -9,6 +9,8 @@
 #include "io/checkpoint.h"
 #include "io/convert.h"
 #include "io/hugging_face.h"
+#include "io/options.h"
+#include "io/run_directory.h"
 #include "io/text_cache.h"
 
 namespace fs = std::filesystem;
@@ -71,6 +73,34 @@ TEST_F(CheckpointBytes, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
     // As the message says: moved away, the one before it is taken.
     fs::rename(newest, at("damaged"));
     EXPECT_EQ(resumed(), before);
+}
+
+// Of a run without a checkpoint yet, options.json is all there is.
+TEST_F(CheckpointBytes, AFlippedBitInOptionsIsFound) {
+    const char *begin[] = {"train_gpt2"}, *resume[] = {"train_gpt2", "--resume"};
+    const std::string path = out + "/options.json", options = parse_options(1, begin).to_json();
+    const RunDirectory directory(out, false);
+    const Options fresh = parse_options(2, resume);
+    const auto read = [&] {
+        Options run = fresh;
+        run.fill_from_json(directory.read_options().value());
+        return run.to_json();
+    };
+    directory.write_options(options);
+    EXPECT_EQ(read(), options);
+    const std::string good = read_bytes(path);
+    std::mt19937 random(5);
+    for (size_t byte = 0; byte + 1 < good.size(); byte++) {  // the last one is a line break
+        const size_t bit = 8 * byte + random() % 8;
+        std::string bad = good;
+        bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+        write_bytes(path, bad);
+        EXPECT_NE(error_of(read), "no error") << "byte " << bit / 8 << ", bit " << bit % 8 << ":\n" << bad;
+    }
+    EXPECT_NE(verified(false).find("options.json\"           DAMAGED"), std::string::npos);
+    write_bytes(path, options);  // as it was without a checksum
+    EXPECT_EQ(read(), options);
+    EXPECT_NE(verified(true).find("no checksums"), std::string::npos);
 }
 
 TEST_F(CheckpointBytes, VerifyListsEachFileOfEachCheckpoint) {

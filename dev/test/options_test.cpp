@@ -208,7 +208,7 @@ TEST(Options, ResumeRefusesAnotherModel) {
     EXPECT_EQ(resume({"--resume", "--model", "tiny"}, run), "no error");
     EXPECT_TRUE(contains(resume({"--resume", "--steps", "50"}, run), "--warmup: found 100"));
     EXPECT_TRUE(contains(resume({"--resume"}, "[1]"), "the checkpoint's options"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": -1})"), "--batch: found -1"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": -1})"), "the checkpoint's options: --batch: found -1"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"lr": null})"), "--lr: found null"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"dropout": 0.1})"), "found dropout"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: found [56]")) << "bytes are for paths";

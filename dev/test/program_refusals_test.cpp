@@ -174,6 +174,23 @@ TEST_F(Refusals, Checkpoints) {
     expect_done(resume);  // it was the damage
 }
 
+// Of a run that has no checkpoint yet. Other options are given at --resume, not written into the file.
+TEST_F(Refusals, OptionsThatWereEdited) {
+    const std::vector<std::string> resume = {"train", "--resume", "--out", at("run")};
+    train("run", {{"save-every", "0"}, {"steps", "2"}});
+    const std::string good = read_bytes(at("run/options.json"));
+    for (const auto& [from, to] : Args{{"\"lr\": 0.003", "\"lr\": 0.007"},
+                                       {"\"seed\": 1337", "\"seed\": \"no\""},
+                                       {"\"steps\": 2,", ""},
+                                       {"{", ""},
+                                       {"\n}", ""}}) {
+        change("run/options.json", from, to);
+        expect_refused(resume, {"options.json", "found", "expected", ";"});
+        write_bytes(at("run/options.json"), good);
+    }
+    expect_done(resume);
+}
+
 TEST_F(Refusals, WhatIsThereAlready) {
     train("run");
     expect_refused(training("run"), {"run", "--resume", "--out"});
