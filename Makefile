@@ -17,7 +17,8 @@ Q        := $(if $(V),,@)
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
-TESTS    := $(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp))
+LONGEST  := $(patsubst %,$(B)/test/cuda_%_test,model layernorm attention)  # first, so that all cores end together
+TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp)))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
@@ -67,7 +68,7 @@ test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbe
 train_gpt2cu: $(B)/train_gpt2cu$(if $(USE_CUDNN),_cudnn) ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
 	@ln -f $< $@
 
-tests: $(B)/train_gpt2cu_emulated $(B)/train_gpt2 $(B)/test_gpt2 $(TESTS)  # what takes longest is begun first
+tests: $(B)/train_gpt2cu_emulated $(B)/train_gpt2 $(B)/test_gpt2 $(TESTS)
 ladders: $(LADDERS)
 objects: $(IO) $(LAYERS)
 layer_tests: $(filter $(B)/test/layer_%,$(TESTS))

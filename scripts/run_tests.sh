@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs test programs one after another, shows what the failing ones print, and ends with "N passed, N failed".
+# Runs test programs, shows what the failing ones print, and ends with "N passed, N failed".
 #   scripts/run_tests.sh PROGRAM...
 # A GoogleTest program (its name ends in _test) is counted by its JSON report; any other ends with such a line itself.
 # A program that crashes, hangs, fails without saying which test, or has no tests at all, is one failure.
+# They run one after another, as they use all cores, but for CUDA's: the emulator keeps one core busy, so that there are
+# as many at once. Nothing runs beside the others: threads that wait at a barrier for one without a core take far longer.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-total_passed=0 total_failed=0 total_skipped=0
+: >"$work/counts"
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 
 gtest_counts() {  # prints: passed failed skipped
     python3 - "$1" <<'PYTHON'
@@ -22,22 +24,20 @@ print(results["passed"], results["failed"], results["skipped"])
 PYTHON
 }
 
-for program in "$@"; do
-    started=$EPOCHREALTIME
-    passed=0 failed=0 skipped=0 why=
-    rm -f "$work/report.json"
-    arguments=()
-    [[ $program != *_test ]] || arguments=("--gtest_output=json:$work/report.json")
-    { timeout "${TEST_TIMEOUT:-900}" "$program" "${arguments[@]}" >"$work/output" 2>&1 </dev/null; } 2>/dev/null
+run() {  # program: prints a line on it, and adds its counts to $work/counts
+    local program=$1 started=$EPOCHREALTIME passed=0 failed=0 skipped=0 why='' arguments=() own status counts
+    own=$(mktemp -d -p "$work")
+    [[ $program != *_test ]] || arguments=("--gtest_output=json:$own/report.json")
+    { timeout "${TEST_TIMEOUT:-900}" "$program" "${arguments[@]}" >"$own/output" 2>&1 </dev/null; } 2>/dev/null
     status=$?
-    if [ $status = 2 ] && grep -q 'this CPU lacks' "$work/output"; then
-        skipped=1 why="skipped: $(head -n 1 "$work/output")"
+    if [ $status = 2 ] && grep -q 'this CPU lacks' "$own/output"; then
+        skipped=1 why="skipped: $(head -n 1 "$own/output")"
     else
         counts=
         if [[ $program = *_test ]]; then
-            [ ! -s "$work/report.json" ] || counts=$(gtest_counts "$work/report.json" 2>/dev/null)
+            [ ! -s "$own/report.json" ] || counts=$(gtest_counts "$own/report.json" 2>/dev/null)
         else
-            counts=$(tail -n 1 "$work/output" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 \4/p')
+            counts=$(tail -n 1 "$own/output" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 \4/p')
         fi
         read -r passed failed skipped <<<"${counts:-0 0 0}"
         skipped=${skipped:-0}
@@ -55,10 +55,27 @@ for program in "$@"; do
             printf "%-4s %-40s %4d passed, %d failed%s  %.1f s%s\n", f ? "FAIL" : p ? "ok" : "skip", name, p, f,
                    s ? ", " s " skipped" : "", end - start, why == "" ? "" : "  (" why ")" }'
     # all but the tests that went well, so that one which crashed is the last that is named
-    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /mg' "$work/output"
-    total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed)) total_skipped=$((total_skipped + skipped))
-done
+    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /mg' "$own/output"
+    echo "$passed $failed $skipped" >>"$work/counts"
+}
 
+one_core=() all_cores=()
+for program; do
+    if [[ $program = *cuda*_test ]]; then one_core+=("$program"); else all_cores+=("$program"); fi
+done
+for i in "${!one_core[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc 2>/dev/null || echo 1)" ]; do wait -n; done
+    { run "${one_core[i]}" >"$work/$i.log"; cat "$work/$i.log"; } &
+done
+wait
+for program in "${all_cores[@]}"; do run "$program"; done
+
+total_passed=0 total_failed=0 total_skipped=0 programs=0
+while read -r passed failed skipped; do
+    total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed)) total_skipped=$((total_skipped + skipped))
+    programs=$((programs + 1))
+done <"$work/counts"
+[ $programs = $# ] || { echo "FAIL: of $# programs $programs were counted"; total_failed=$((total_failed + 1)); }
 skips=
 [ $total_skipped = 0 ] || skips=", $total_skipped skipped"
 echo "$total_passed passed, $total_failed failed$skips"
