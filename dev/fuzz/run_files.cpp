@@ -9,6 +9,7 @@
 #include "io/dataset.h"
 #include "io/error.h"
 #include "io/hugging_face.h"
+#include "io/json.h"
 #include "io/log.h"
 #include "io/options.h"
 #include "io/safetensors.h"
@@ -71,12 +72,19 @@ std::vector<std::string> seeds_config() {
 }
 
 // The record of a token cache, NAME.json, and a shard beside it. The text is /dev/null: its size and time are asked of
-// the system. In /proc nothing can be removed.
+// the system. In /proc nothing can be removed. The rest of the shard's header, which is zeros, is left out of the
+// input.
+constexpr size_t header_used = 12, header = 1024;
+
 void run_cache(std::string_view input) {
     const auto files = split_files(input, 2);
     memory_files::put("/dev/null", "some text");
     memory_files::put("/proc/train.json", files[0]);
-    if (files.size() > 1) memory_files::put("/proc/train.bin", files[1]);
+    if (files.size() > 1) {
+        std::string shard(files[1]);
+        if (shard.size() > header_used) shard.insert(header_used, header - header_used, '\0');
+        memory_files::put("/proc/train.bin", shard);
+    }
     static const auto bytes = load_tokenizer("byte");
     std::vector<std::string> notes;
     for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train", notes)) {
@@ -93,7 +101,9 @@ std::vector<std::string> seeds_cache() {
     memory_files::put("/dev/null", "some text");
     std::vector<std::string> notes;
     cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train", notes);
-    const std::string record = memory_files::get("/proc/train.json"), shard = memory_files::get("/proc/train.bin");
+    const std::string record = nlohmann::json::parse(memory_files::get("/proc/train.json")).dump();  // the shorter
+    std::string shard = memory_files::get("/proc/train.bin");
+    shard.erase(header_used, header - header_used);
     std::string damaged = shard, old = record;
     damaged.back() ^= 1;
     old.replace(old.find("version 2"), 9, "version 1");
