@@ -160,12 +160,21 @@ void print_shard(std::ostream& out, const std::string& path) {
     out << '\n';
 }
 
+int32_t magic_of(const MappedFile& file) {
+    int32_t magic = 0;
+    if (file.size() >= 4) std::memcpy(&magic, file.data(), 4);
+    return magic;
+}
+
 // A directory without a model, such as OUT/data; false if there are none.
 bool print_shards(std::ostream& out, const std::string& path) {
     if (path_exists(path + "/config.json") || !list_checkpoints(path).empty()) return false;
     std::vector<std::string> shards;
-    for (const auto& item : fs::directory_iterator(path))
-        if (item.path().extension() == ".bin") shards.push_back(item.path().string());
+    for (const auto& item : fs::directory_iterator(path)) {
+        const std::string name = item.path().string();
+        if (name.ends_with(".bin") && llmc_kind(magic_of(MappedFile(name))) == "a llm.c token shard")
+            shards.push_back(name);
+    }
     std::sort(shards.begin(), shards.end());
     for (const std::string& shard : shards) print_shard(out, shard);
     return !shards.empty();
@@ -235,9 +244,7 @@ void print_info(const std::string& path, std::ostream& out) {
     if (name.ends_with(".jsonl")) return print_log(out, path);
 
     const MappedFile file(path);
-    int32_t magic = 0;
-    if (file.size() >= 4) std::memcpy(&magic, file.data(), 4);
-    const std::string kind = llmc_kind(magic);
+    const std::string kind = llmc_kind(magic_of(file));
     if (kind == "a llm.c model") {
         const int version = read_llmc_model_version(path);
         out << path << ": a llm.c model, version " << version << (version == 3 ? " (fp32)\n" : " (bf16)\n");

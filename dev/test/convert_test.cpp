@@ -174,7 +174,8 @@ TEST_F(Convert, InfoOnTruncatedFiles) {
         write_bytes(at(name), whole);
     }
     expect_refused([&] { info(at("absent")); }, {at("absent"), "No such file"});
-    expect_refused([&] { info(root); }, {root, "config.json"});
+    std::filesystem::create_directory(at("empty"));
+    expect_refused([&] { info(at("empty")); }, {at("empty"), "config.json"});
 }
 
 }  // namespace
