@@ -87,8 +87,8 @@ TYPED_TEST(CudaEmbedding, AgreesWithReference) {
         int64_t B, seq, C;
         int32_t V;
     };
-    for (const auto& [B, seq, C, V] :
-         {Shape{1, 1, 1, 1}, {1, 7, 40, 5}, {2, 33, 24, 30}, {3, 50, 37, 7}, {2, 40, 264, 100}, {1, 70, 1, 70000}})
+    for (const auto& [B, seq, C, V] : std::vector<Shape>{
+             {1, 1, 1, 1}, {1, 7, 40, 5}, {2, 33, 24, 30}, {3, 50, 37, 7}, {2, 40, 264, 100}, {1, 70, 1, 70000}})
         in_every_order([&, B = B, seq = seq, C = C, V = V] {
             SCOPED_TRACE(testing::Message() << B << " x " << seq << " x " << C << ", " << V << " tokens");
             for (const bool misaligned : {false, true}) {

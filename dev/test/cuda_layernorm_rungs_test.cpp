@@ -91,8 +91,8 @@ void expect_right(const rungs::Rung& rung, int64_t N, int64_t C) {
 
 TEST(CudaLayerNormRungs, AgreeWithReference) {
     for (const rungs::Rung& rung : rungs::ladder)
-        for (const auto& [N, C] :
-             {std::pair<int64_t, int64_t>{1, 4}, {5, 36}, {9, 260}, {131, 33}, {3, 768}, {2, 1024}, {2, 1999}}) {
+        for (const auto& [N, C] : std::vector<std::pair<int64_t, int64_t>>{
+                 {1, 4}, {5, 36}, {9, 260}, {131, 33}, {3, 768}, {2, 1024}, {2, 1999}}) {
             if (C % rung.vector != 0 || C > rung.most) continue;
             SCOPED_TRACE(testing::Message() << rung.name << ", " << N << " x " << C);
 #ifdef __CUDACC__

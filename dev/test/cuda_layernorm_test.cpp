@@ -223,7 +223,7 @@ TYPED_TEST(CudaNorm, TheResidualMayBeEitherOfItsTerms) {
 
 // Whatever the order of the threads: sums have a fixed shape.
 TYPED_TEST(CudaNorm, TheSameBitsAtEveryRun) {
-    for (const auto& [N, C] : {std::pair<int64_t, int64_t>{70, 40}, {9, 1001}, {5, 8200}}) {
+    for (const auto& [N, C] : std::vector<std::pair<int64_t, int64_t>>{{70, 40}, {9, 1001}, {5, 8200}}) {
         SCOPED_TRACE(testing::Message() << N << " x " << C);
         expect_same_bits([&, N = N, C = C] {
             Layer<TypeParam> t(Norm::layer, N, C, {});

@@ -185,8 +185,8 @@ TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
     for (int64_t step = 1; step <= 3; ++step) whole.step(step);
     for (int64_t step = 1; step <= 2; ++step) first.step(step);
     const Model::HostState saved = first.model.download(), loaded = second.model.download();
-    for (const auto& [from, to] :
-         {std::pair{saved.parameters, loaded.parameters}, {saved.m, loaded.m}, {saved.v, loaded.v}})
+    for (const auto& [from, to] : std::vector<std::pair<float*, float*>>{
+             {saved.parameters, loaded.parameters}, {saved.m, loaded.m}, {saved.v, loaded.v}})
         std::copy_n(from, first.model.table.size, to);
     second.model.rounding = Rounding{7, 2};
     second.model.upload();

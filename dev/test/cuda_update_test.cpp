@@ -118,18 +118,18 @@ struct Case {
 TEST(CudaStepStatus, WhatIsApplied) {
     const StepLimits none;
     for (const auto& [gradient, loss, limits, apply, scale] :
-         {Case{3, 1, none, true, 1},
-          {3, 1, {.clip = 1.5}, true, 0.5},
-          {3, 1, {.clip = 4}, true, 1},
-          {0, 0, {.clip = 1}, true, 1},
-          {1e25, 1, {.clip = 1}, true, 1e-25},  // its square is no float
-          {3, 1, {.loss = 1, .norm = 3}, true, 1},
-          {3, 1.01, {.loss = 1, .norm = 3}, false, 1},
-          {3.01, 1, {.loss = 1, .norm = 3}, false, 1},
-          {INFINITY, 1, none, false, 1},
-          {nan64, 1, none, false, 1},
-          {3, nan64, none, false, 1},
-          {3, INFINITY, none, false, 1}}) {
+         std::vector<Case>{{3, 1, none, true, 1},
+                           {3, 1, {.clip = 1.5}, true, 0.5},
+                           {3, 1, {.clip = 4}, true, 1},
+                           {0, 0, {.clip = 1}, true, 1},
+                           {1e25, 1, {.clip = 1}, true, 1e-25},  // its square is no float
+                           {3, 1, {.loss = 1, .norm = 3}, true, 1},
+                           {3, 1.01, {.loss = 1, .norm = 3}, false, 1},
+                           {3.01, 1, {.loss = 1, .norm = 3}, false, 1},
+                           {INFINITY, 1, none, false, 1},
+                           {nan64, 1, none, false, 1},
+                           {3, nan64, none, false, 1},
+                           {3, INFINITY, none, false, 1}}) {
         Cuda dev;
         std::vector<double> g(7);
         g[5] = gradient;
