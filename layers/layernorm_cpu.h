@@ -1,4 +1,4 @@
-// Layer normalisation on the Cpu: a row stays in L1 for its passes; memory sees it once. S is float or bf16.
+// Layer normalisation on the Cpu: a row stays in L1 or L2 for its two passes; memory sees it once. S is float or bf16.
 #pragma once
 
 #include "layers/layernorm.h"
@@ -23,20 +23,27 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
         };
         const Ahead next(inp + at, C, short_row), next_add(Residual ? add : inp + at, C, short_row);
 
+        // About a value near the mean, sums of squares lose nothing. The mean of the first elements usually is near;
+        // where it is more than a standard deviation off, the sums are taken again about the mean that they gave.
+        const int64_t few = std::min<int64_t>(C, 4 * W);
         vfloat total[4]{};
-        each_vector(C, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
-        const float near = sum(total) / static_cast<float>(C);  // off by the sum's roundings: many times the last place
-
-        vfloat rest[4]{}, squares[4]{};
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next.first(c, k);
-            if (Residual) next_add.first(c, k);
-            const vfloat d = simd::first(x(c, n) - near, n);
-            rest[k] += d;
-            squares[k] = fma(d, d, squares[k]);
-        });
-        const float shift = sum(rest) / static_cast<float>(C), m = near + shift;
-        const float variance = std::max(sum(squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
+        each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
+        float m = sum(total) / static_cast<float>(few), variance = 0;
+        for (const bool last : {false, true}) {
+            const float near = m;
+            vfloat rest[4]{}, squares[4]{};
+            each_vector(C, [&](int64_t c, int64_t n, int k) {
+                next.first(c, k);
+                if (Residual) next_add.first(c, k);
+                const vfloat d = simd::first(x(c, n) - near, n);
+                rest[k] += d;
+                squares[k] = fma(d, d, squares[k]);
+            });
+            const float shift = sum(rest) / static_cast<float>(C);
+            m = near + shift;
+            variance = std::max(sum(squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
+            if (last || !(shift * shift > variance)) break;
+        }
         const float r = variance < INFINITY ? 1 / std::sqrt(variance + eps) : rstd_of_huge(x, m, C, eps);
 
         each_vector(C, [&](int64_t c, int64_t n, int k) {
