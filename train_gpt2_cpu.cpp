@@ -15,7 +15,7 @@ Products products(const Options& options) { return options.matmul == "bf16" ? Pr
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
                         const std::string& remedy) {
-    if (products(options) == Products::bf16 && !gemm_bf16::available)
+    if (products(options) == Products::bf16 && !gemm::has_bf16)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
     const MemoryPlan plan(config, B, T, keep, {}, [&] {

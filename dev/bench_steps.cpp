@@ -38,7 +38,7 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
 
 void step_rows(BenchTable& table) {
     step_row(table, steps::short_124M);
-    if (gemm_bf16::available)
+    if (gemm::has_bf16)
         for (const Step& s : {steps::short_124M, steps::long_124M, steps::nanogpt_gpu, steps::tiny})
             step_row(table, s, " --matmul bf16", usual, Products::bf16);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {

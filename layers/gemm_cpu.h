@@ -1,4 +1,5 @@
-// C (M,N) = A (M,K) · B (K,N), or +=, for any storage order of A and B, in fp32 on one thread.
+// C (M,N) = A (M,K) · B (K,N), or +=, for any storage order of A and B, on one thread: in fp32, or of factors rounded
+// to bf16 with sums in fp32.
 //
 // A tile of MR x NR results lives in registers while K goes by; each step loads NV vectors of B and broadcasts MR
 // values of A for MR * NV multiply-adds. With AVX-512, MR 8, NV 3: 24 accumulators, 3 of B and 1 of A fill 28 of 32
@@ -9,10 +10,14 @@
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
 // An element's sum runs over K in an order that depends on K only.
+//
+// bf16 is multiplied in pairs of neighbours in K, two bf16 in the place of a float: all of this holds of pairs, which
+// are made as A and B are copied. So A is always copied, and a block has twice the K.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -49,9 +54,46 @@ enum class Order {
     k_first,  // A[k * lda + m], B[k * ldb + n]
 };
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors); ldc is c's row length. Lines of c are asked for a row at a time, or
-// they would take all of the core's outstanding loads at once.
-template <int M, int NV, Order A>
+// What tiles and panels hold: words of `size` neighbours in k. along(): those of one row from p on, of which `left` k's
+// are there; across(): one of each of n rows, k_first, from p on. Zeros stand for what is not there.
+struct Floats {
+    static constexpr int64_t size = 1;
+    static vfloat set1(float word) { return simd::set1(word); }
+    static vfloat multiply_add(vfloat a, vfloat b, vfloat c) { return simd::fma(a, b, c); }
+    static vfloat along(const float* p, int64_t left) { return simd::load_n(p, left); }
+    static vfloat across(const float* p, int64_t, int64_t, int64_t n) { return simd::load_n(p, n); }
+};
+#if defined(__AVX512BF16__)
+struct Bf16Pairs {
+    static constexpr int64_t size = 2;
+    static vfloat set1(float word) { return (vfloat)_mm512_set1_epi32(std::bit_cast<int>(word)); }
+    static vfloat multiply_add(vfloat a, vfloat b, vfloat c) {
+        return (vfloat)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+    }
+    static vfloat along(const float* p, int64_t left) {
+        return rounded(simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{});
+    }
+    static vfloat across(const float* p, int64_t ld, int64_t left, int64_t n) {
+        return of_lanes(simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{});
+    }
+    // Words whose lower halves are bf16 of x's lanes and whose upper halves are of y's.
+    static vfloat of_lanes(vfloat x, vfloat y) {
+        alignas(64) static constexpr uint16_t pairs[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), (__m512i)rounded(x, y));
+    }
+
+private:
+    static vfloat rounded(vfloat x, vfloat y) { return (vfloat)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x); }
+};
+constexpr bool has_bf16 = true;
+#else
+constexpr bool has_bf16 = false;
+#endif
+
+// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. Lines of c are asked for a row at
+// a time, or they would take all of the core's outstanding loads at once.
+template <class Words, int M, int NV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, bool accumulate,
                    int64_t lanes) {
     vfloat acc[M][NV];
@@ -65,9 +107,9 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         for (int j = 0; j < NV; ++j) b[j] = simd::load(panel + (k * NV + j) * W);
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
-            const vfloat x = simd::set1(A == Order::k_last ? a[i * lda + k] : a[k * lda + i]);
+            const vfloat x = Words::set1(A == Order::k_last ? a[i * lda + k] : a[k * lda + i]);
 #pragma GCC unroll 4
-            for (int j = 0; j < NV; ++j) acc[i][j] = simd::fma(x, b[j], acc[i][j]);
+            for (int j = 0; j < NV; ++j) acc[i][j] = Words::multiply_add(x, b[j], acc[i][j]);
         }
     };
     int64_t k = 0;
@@ -96,38 +138,31 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
 
 using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, bool, int64_t);
 
-template <Order A, int NV, size_t... I>
+template <class Words, Order A, int NV, size_t... I>
 constexpr std::array<Tile, sizeof...(I)> tiles(std::index_sequence<I...>) {
-    return {multiply_tile<static_cast<int>(I) + 1, NV, A>...};
+    return {multiply_tile<Words, static_cast<int>(I) + 1, NV, A>...};
 }
 // The tile function for M rows, 1 <= M <= max_rows(NV), and panels of NV vectors.
-template <Order A, int NV>
+template <Order A, int NV, class Words = Floats>
 Tile tile(int64_t M) {
-    static constexpr auto table = tiles<A, NV>(std::make_index_sequence<max_rows(NV)>());
+    static constexpr auto table = tiles<Words, A, NV>(std::make_index_sequence<max_rows(NV)>());
     return table[static_cast<size_t>(M - 1)];
 }
 
-// panel[k * NV * W + j] = B[k][n + j] for 0 <= k < K; columns from `lanes` on are zero.
-template <Order B, int NV>
+// panel[w * NV * W + j] = word w of B's column j for all K k's; columns from `lanes` on are zero.
+template <Order B, int NV, class Words = Floats>
 void pack_panel(float* panel, const float* b, int64_t ldb, int64_t K, int64_t lanes) {
-    constexpr int64_t width = NV * W;
-    if constexpr (B == Order::k_first) {
-        for (int64_t k = 0; k < K; ++k)
-            for (int64_t j = 0; j < width; j += W)
-                simd::store(panel + k * width + j, lanes - j >= W  ? simd::load(b + k * ldb + j)
-                                                   : lanes - j > 0 ? simd::load_n(b + k * ldb + j, lanes - j)
-                                                                   : vfloat{});
-    } else {
-        int64_t j = 0;
-        for (; j + W <= lanes; j += W) {
-            int64_t k = 0;
-            for (; k + W <= K; k += W) simd::transpose(panel + k * width + j, width, b + j * ldb + k, ldb);
-            for (; k < K; ++k)
-                for (int i = 0; i < W; ++i) panel[k * width + j + i] = b[(j + i) * ldb + k];
+    constexpr int64_t width = NV * W, at_once = B == Order::k_first ? 1 : W;  // words
+    for (int64_t k = 0; k < K; k += at_once * Words::size, panel += at_once * width)
+        for (int64_t j = 0; j < width; j += W) {
+            const int64_t n = std::max<int64_t>(0, lanes - j);
+            if constexpr (B == Order::k_first)
+                simd::store(panel + j, Words::across(b + k * ldb + j, ldb, K - k, n));
+            else
+                simd::transpose(panel + j, width, ceil_div(K - k, Words::size), [=](int64_t i) {
+                    return i < n ? Words::along(b + (j + i) * ldb + k, K - k) : vfloat{};
+                });
         }
-        for (; j < width; ++j)
-            for (int64_t k = 0; k < K; ++k) panel[k * width + j] = j < lanes ? b[j * ldb + k] : 0.0f;
-    }
 }
 
 // f with the number of vectors that a panel of so many lanes takes, as a constant: the last panel may be narrower.
@@ -138,25 +173,55 @@ auto for_width(int64_t lanes, const F& f) {
     return lanes > W ? f(std::integral_constant<int, 2>()) : f(std::integral_constant<int, 1>());
 }
 
-// Rows of A (k_first, at most MC) in tiles of MR: packed[m * K + k * MR + i] = A[k * lda + m + i] for m = 0, MR, …;
-// the last tile is as wide as what is left. row_sums (rows) += sum over k, if not null. The lines of a strided matrix
-// have to be asked for ahead.
-inline void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
+// Rows of A (k_first, at most MC) in tiles of MR: packed[m * K + k * MR + i] = A[k * lda + m + i] for m = 0, MR, …,
+// with K and k in words; the last tile is as wide as what is left. row_sums (rows) += sum over k, if not null. The
+// lines of a strided matrix have to be asked for ahead.
+template <class Words>
+void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
     constexpr int64_t ahead = 8;
-    const int64_t full = rows - rows % MR;
+    const int64_t full = rows - rows % MR, K_words = ceil_div(K, Words::size);
     vfloat sums[MC / W + 1] = {};
-    for (int64_t k = 0; k < K; ++k) {
+    for (int64_t w = 0; w < K_words; ++w) {
+        const int64_t k = w * Words::size;
         const float* const row = a + k * lda;
-        if (k + ahead < K)
-            for (int64_t i = 0; i < rows; i += 16) __builtin_prefetch(row + ahead * lda + i);
-        for (int64_t m = 0; m < full; m += MR) std::memcpy(packed + m * K + k * MR, row + m, MR * sizeof(float));
-        for (int64_t m = full; m < rows; ++m) packed[full * K + k * (rows - full) + m - full] = row[m];
+        for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r)
+            for (int64_t i = 0; i < rows; i += 16) __builtin_prefetch(row + r * lda + i);
+        const float* words = row;
+        float made[MC + W];
+        if constexpr (Words::size > 1) {
+            for (int64_t m = 0; m < rows; m += W) simd::store(made + m, Words::across(row + m, lda, K - k, rows - m));
+            words = made;
+        }
+        for (int64_t m = 0; m < full; m += MR)
+            std::memcpy(packed + m * K_words + w * MR, words + m, MR * sizeof(float));
+        for (int64_t m = full; m < rows; ++m) packed[full * K_words + w * (rows - full) + m - full] = words[m];
         if (row_sums)
-            for (int64_t m = 0; m < rows; m += W) sums[m / W] += simd::load_n(row + m, rows - m);
+            for (int64_t r = 0; r < Words::size && k + r < K; ++r)
+                for (int64_t m = 0; m < rows; m += W) sums[m / W] += simd::load_n(row + r * lda + m, rows - m);
     }
     if (!row_sums) return;
     for (int64_t m = 0; m < rows; m += W)
         simd::store_n(row_sums + m, simd::load_n(row_sums + m, rows - m) + sums[m / W], rows - m);
+}
+
+// The same of a k_last A: rows of words.
+template <class Words>
+void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows) {
+    const int64_t K_words = ceil_div(K, Words::size);
+    for (int64_t m = 0; m < rows; ++m)
+        for (int64_t w = 0; w < K_words; w += W)
+            simd::store_n(packed + m * K_words + w, Words::along(a + m * lda + w * Words::size, K - w * Words::size),
+                          K_words - w);
+}
+
+// Asks for rows of A that will be copied, of k's in [k.begin, k.end): a row of a strided matrix comes from far away.
+template <Order A>
+void ask_for_rows(const float* a, int64_t lda, Range k, int64_t rows) {
+    if (A == Order::k_first)
+        for (int64_t i = k.begin; i < k.end; ++i) __builtin_prefetch(a + i * lda);
+    else
+        for (int64_t m = 0; m < rows; ++m)
+            for (int64_t i = k.begin; i < k.end; i += 16) __builtin_prefetch(a + m * lda + i);
 }
 
 // What follows a product: f(m, n, lanes) is called for each row of each finished tile, while it is in L1:
@@ -179,35 +244,48 @@ private:
 };
 
 // C's rectangle [rows) x [columns) on the calling thread. `panels`: scratch_floats() of memory.
-template <Order A, Order B>
+template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
-    const int64_t k_blocks = ceil_div(K, KC), n_panels = ceil_div(columns.size(), NR),
-                  n_blocks = ceil_div(n_panels * NR, NC);
+    const int64_t words = ceil_div(K, Words::size), k_blocks = ceil_div(words, KC),
+                  n_panels = ceil_div(columns.size(), NR), n_blocks = ceil_div(n_panels * NR, NC);
     float* const packed_a = panels + KC * NC;
+    constexpr bool packs_a = A == Order::k_first || Words::size > 1;
     for (int64_t nb = 0; nb < n_blocks; ++nb) {
         const Range p = part_of(n_panels, n_blocks, nb);
         const int64_t n0 = columns.begin + p.begin * NR, n1 = std::min(columns.end, columns.begin + p.end * NR);
         for (int64_t kb = 0; kb < k_blocks; ++kb) {
-            const Range k = part_of(K, k_blocks, kb);
+            const Range w = part_of(words, k_blocks, kb), k = {w.begin * Words::size, std::min(K, w.end * Words::size)};
             for (int64_t n = n0; n < n1; n += NR) {
                 const int64_t lanes = std::min<int64_t>(NR, n1 - n);
                 const float* const first = b + (B == Order::k_last ? n * ldb + k.begin : k.begin * ldb + n);
                 for_width(lanes, [&](auto vectors) {
-                    pack_panel<B, vectors>(panels + (n - n0) * k.size(), first, ldb, k.size(), lanes);
+                    pack_panel<B, vectors, Words>(panels + (n - n0) * w.size(), first, ldb, k.size(), lanes);
                 });
             }
             for (int64_t m = rows.begin; m < rows.end; m += MR) {
                 const int64_t strip = (m - rows.begin) % MC, size = std::min<int64_t>(MR, rows.end - m);
-                if (A == Order::k_first && strip == 0)
-                    pack_rows(packed_a, a + k.begin * lda + m, lda, k.size(), std::min(MC, rows.end - m),
-                              row_sums && n0 == 0 ? row_sums + m : nullptr);
-                const float* const tile_a = A == Order::k_first ? packed_a + strip * k.size() : a + m * lda + k.begin;
+                if (packs_a && strip == 0) {
+                    const int64_t count = std::min(MC, rows.end - m);
+                    if constexpr (A == Order::k_first)
+                        pack_rows<Words>(packed_a, a + k.begin * lda + m, lda, k.size(), count,
+                                         row_sums && n0 == 0 ? row_sums + m : nullptr);
+                    else
+                        pack_rows<Words>(packed_a, a + m * lda + k.begin, lda, k.size(), count);
+                }
+                const float* const tile_a = packs_a ? packed_a + strip * w.size() : a + m * lda + k.begin;
+                const int64_t tile_lda = A == Order::k_first ? size : packs_a ? w.size() : lda;
                 for (int64_t n = n0; n < n1; n += NR) {
+                    if (packs_a && A == Order::k_last && m + MC < rows.end) {
+                        const Range part = part_of(k.size(), p.size(), (n - n0) / NR);
+                        ask_for_rows<A>(a + (A == Order::k_last ? (m + MC) * lda : m + MC), lda,
+                                        {k.begin + part.begin, k.begin + part.end},
+                                        std::min<int64_t>(MR, rows.end - m - MC));
+                    }
                     const int64_t lanes = std::min<int64_t>(NR, n1 - n);
-                    const Tile multiply = for_width(lanes, [&](auto vectors) { return tile<A, vectors>(size); });
-                    multiply(k.size(), tile_a, A == Order::k_first ? size : lda, panels + (n - n0) * k.size(),
-                             c + m * ldc + n, ldc, accumulate || kb > 0, lanes);
+                    const Tile multiply = for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(size); });
+                    multiply(w.size(), tile_a, tile_lda, panels + (n - n0) * w.size(), c + m * ldc + n, ldc,
+                             accumulate || kb > 0, lanes);
                     if (kb == k_blocks - 1) epilogue({m, m + size}, n, lanes);
                 }
             }

@@ -12,15 +12,17 @@ struct Cut {
     int64_t copy;
 };
 
-inline Cut cut_of(Products products, Order a) {
-    return for_planes(products, [=]([[maybe_unused]] auto planes) -> Cut {
-#if defined(__AVX512BF16__)
-        constexpr int64_t side = gemm_bf16::side, all_columns = int64_t{1} << 40;
-        if constexpr (planes > 0) return {side, side, all_columns, true, planes == 1 ? 75 : 50};
-#endif
-        return {MR, NR, NC, a == Order::k_first, 20};
-    });
+template <class Words>
+Cut cut_of(Words, Order a) {
+    return {MR, NR, NC, a == Order::k_first || Words::size > 1, 20 * Words::size};
 }
+#if defined(__AMX_BF16__)
+template <int planes>
+Cut cut_of(amx::Planes<planes>, Order) {
+    constexpr int64_t all_columns = int64_t{1} << 40;
+    return {amx::side, amx::side, all_columns, true, planes == 1 ? 75 : 50};
+}
+#endif
 
 // How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
 // The least of what one thread has to do: its products, and copying its columns of B and its rows of A.
@@ -37,29 +39,37 @@ inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& 
     return best;
 }
 
+template <class Words>
+int64_t scratch_of(Words) {
+    return scratch_floats();
+}
+template <Order A, Order B, class Words, class... Arguments>
+void block_of(Words, const Arguments&... arguments) {
+    block<Words, A, B>(arguments...);
+}
+#if defined(__AMX_BF16__)
+template <int planes>
+int64_t scratch_of(amx::Planes<planes>) {
+    return amx::scratch_floats<planes>();
+}
+template <Order A, Order B, int planes, class... Arguments>
+void block_of(amx::Planes<planes>, const Arguments&... arguments) {
+    amx::block<planes, A, B>(arguments...);
+}
+#endif
+
 }  // namespace
 
 int64_t scratch_floats(Products products) {
-    if (products == Products::fp32)
-        return std::max(scratch_floats(Products::fma), gemm_bf16::split_pays() ? scratch_floats(Products::split) : 0);
-    return for_planes(products, []([[maybe_unused]] auto planes) {
-#if defined(__AVX512BF16__)
-        if constexpr (planes > 0) return gemm_bf16::scratch_floats<planes>();
-#endif
-        return scratch_floats();
-    });
+    if (products == Products::fp32) return std::max(scratch_floats(Products::fma), scratch_floats(Products::split));
+    return for_kind(products, [](auto kind) { return scratch_of(kind); });
 }
 
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
-    for_planes(products, [&]([[maybe_unused]] auto planes) {
-#if defined(__AVX512BF16__)
-        if constexpr (planes > 0)
-            return gemm_bf16::block<planes, A, B>(memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate,
-                                                  epilogue, row_sums);
-#endif
-        block<A, B>(memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate, epilogue, row_sums);
+    for_kind(products, [&](auto kind) {
+        block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate, epilogue, row_sums);
     });
 }
 
@@ -67,7 +77,7 @@ template <Order A, Order B>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
               float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
     const Products products = chosen(cpu.products, M, N);
-    const Cut cut = cut_of(products, A);
+    const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
 #pragma omp parallel
     {
         const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();

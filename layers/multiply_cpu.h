@@ -3,7 +3,7 @@
 // runs over K in an order that depends on K only.
 #pragma once
 
-#include "layers/gemm_bf16_cpu.h"
+#include "layers/gemm_amx_cpu.h"
 #include "layers/gemm_cpu.h"
 
 namespace gemm {
@@ -11,23 +11,26 @@ namespace gemm {
 // What fp32 stands for with a product of these sizes: splitting costs as much as some 20 rows' or columns' products.
 inline Products chosen(Products products, int64_t M, int64_t N) {
     if (products != Products::fp32) return products;
-    return gemm_bf16::split_pays() && std::min(M, N) >= 32 ? Products::split : Products::fma;
+    return amx::permitted() && std::min(M, N) >= 32 ? Products::split : Products::fma;
 }
 
-// Calls f with gemm_bf16's number of planes for these products, 0 for gemm's; not with fp32, which is neither.
+// Calls f with what these products are made of: gemm's words or AMX's planes; not with fp32, which may be either.
 template <class F>
-auto for_planes([[maybe_unused]] Products products, const F& f) {
-#if defined(__AVX512BF16__)
-    if (products == Products::bf16) return f(std::integral_constant<int, 1>());
-    if (products == Products::split) return f(std::integral_constant<int, 3>());
+auto for_kind([[maybe_unused]] Products products, const F& f) {
+#if defined(__AMX_BF16__)
+    if (products == Products::bf16 && amx::permitted()) return f(amx::Planes<1>());
+    if (products == Products::split && amx::permitted()) return f(amx::Planes<3>());
 #endif
-    return f(std::integral_constant<int, 0>());
+#if defined(__AVX512BF16__)
+    if (products == Products::bf16) return f(Bf16Pairs());
+#endif
+    return f(Floats());
 }
 
 // What a product takes of each thread's scratch memory. Of fp32: of the larger of its two ways.
 int64_t scratch_floats(Products products);
 
-// gemm::block or gemm_bf16::block: C's rectangle [rows) x [columns) on the calling thread. `memory`: scratch_floats().
+// gemm::block or amx::block: C's rectangle [rows) x [columns) on the calling thread. `memory`: scratch_floats().
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums);

@@ -43,26 +43,44 @@ inline double fma_peak_once() {
     return flops / (seconds_now() - start);
 }
 
-// The same for products by instructions for bf16, of blocks that stay in L1.
-template <int planes>
-double bf16_peak_once() {
+inline double peak_once(gemm::Floats) { return fma_peak_once(); }
+
+// The same for products of other kinds, of factors that stay in L1: F makes them and returns its multiplications on the
+// calling thread, in FLOP.
+template <class F>
+double peak_of_threads(const F& multiply) {
     double flops = 0;
     const double start = seconds_now();
-#if defined(__AVX512BF16__)
-    using namespace gemm_bf16;
-    constexpr int64_t steps = 2, rounds = 10'000 / planes;
 #pragma omp parallel reduction(+ : flops)
-    {
-        constexpr int64_t words = 2 * planes * steps * words_of_tile;
-        alignas(64) uint32_t a[words] = {}, b[words] = {};
-        alignas(64) float c[side * side] = {};
-        start_block();
-        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
-        flops = c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
-    }
-#endif
+    flops = multiply();
     return flops / (seconds_now() - start);
 }
+#if defined(__AVX512BF16__)
+inline double peak_once(gemm::Bf16Pairs) {
+    return peak_of_threads([] {
+        using namespace gemm;
+        constexpr int64_t K = 128, rounds = 10'000;
+        alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
+        const Tile multiply = tile<Order::k_first, NV, Bf16Pairs>(MR);
+        for (int64_t r = 0; r < rounds; ++r) multiply(K, a, MR, b, c, NR, true, NR);
+        return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
+    });
+}
+#endif
+#if defined(__AMX_BF16__)
+template <int planes>
+double peak_once(amx::Planes<planes>) {
+    return peak_of_threads([] {
+        using namespace amx;
+        constexpr int64_t steps = 2, rounds = 10'000 / planes, words = 2 * planes * steps * words_of_tile;
+        alignas(64) uint32_t a[words] = {}, b[words] = {};
+        alignas(64) float c[side * side] = {};
+        configure();
+        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
+        return c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
+    });
+}
+#endif
 
 // Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
 class CopyPeak {
@@ -94,14 +112,10 @@ inline double measure_fma_peak(int tries = 9) {
 // What matrix products of this kind can reach at best.
 inline double measure_peak(Products products) {
     constexpr int64_t large = 1024;
-    return gemm::for_planes(gemm::chosen(products, large, large), [](auto planes) {
-        if constexpr (planes == 0) {
-            return measure_fma_peak();
-        } else {
-            std::vector<double> rates;
-            for (int i = 0; i < 9; ++i) rates.push_back(bf16_peak_once<planes>());
-            return median(rates);
-        }
+    return gemm::for_kind(gemm::chosen(products, large, large), [](auto kind) {
+        std::vector<double> rates;
+        for (int i = 0; i < 9; ++i) rates.push_back(peak_once(kind));
+        return median(rates);
     });
 }
 inline double measure_copy_bandwidth(int tries = 5) {

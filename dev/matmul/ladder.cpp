@@ -95,12 +95,9 @@ void pack(float* panel, const float* weight, int64_t C, int64_t depth, int64_t l
     using simd::W;
     for (int64_t j = 0; j < NR; j += W)
         for (int64_t k = 0; k < depth; k += W)
-            if (j + W <= lanes && k + W <= depth)
-                simd::transpose(panel + k * NR + j, NR, weight + j * C + k, C);
-            else
-                for (int64_t i = j; i < j + W; ++i)
-                    for (int64_t l = k; l < std::min(depth, k + W); ++l)
-                        panel[l * NR + i] = i < lanes ? weight[i * C + l] : 0;
+            simd::transpose(panel + k * NR + j, NR, depth - k, [=](int64_t i) {
+                return j + i < lanes ? simd::load_n(weight + (j + i) * C + k, depth - k) : simd::vfloat{};
+            });
 }
 void forward_packed(float* out, const float* inp, const float* weight, const float* bias, float* panel, int64_t N,
                     int64_t C, int64_t OC) {

@@ -205,16 +205,18 @@ TEST(Simd, FirstReplacesTheLanesBehind) {
 }
 
 TEST(Simd, TransposeMovesEveryElementAndNothingElse) {
-    for (const int extra : {0, 1, 3, 17}) {
-        const int ld_in = W + extra, ld_out = W + 2 * extra;
-        std::vector<float> in(static_cast<size_t>(W * ld_in)), out(static_cast<size_t>(W * ld_out), -1.0f);
-        for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
-        simd::transpose(out.data(), ld_out, in.data(), ld_in);
-        for (int j = 0; j < W; ++j)
-            for (int i = 0; i < ld_out; ++i)
-                ASSERT_EQ(out[static_cast<size_t>(j * ld_out + i)], i < W ? static_cast<float>(i * ld_in + j) : -1.0f)
-                    << "row " << j << ", column " << i;
-    }
+    for (const int extra : {0, 1, 3, 17})
+        for (const int rows : {0, 1, W - 1, W, W + 5}) {
+            const int ld_in = W + extra, ld_out = W + 2 * extra;
+            std::vector<float> in(static_cast<size_t>(W * ld_in)), out(static_cast<size_t>(W * ld_out), -1.0f);
+            for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
+            simd::transpose(out.data(), ld_out, rows, [&](int64_t i) { return simd::load(in.data() + i * ld_in); });
+            for (int j = 0; j < W; ++j)
+                for (int i = 0; i < ld_out; ++i)
+                    ASSERT_EQ(out[static_cast<size_t>(j * ld_out + i)],
+                              i < W && j < rows ? static_cast<float>(i * ld_in + j) : -1.0f)
+                        << "row " << j << " of " << rows << ", column " << i;
+        }
 }
 
 TEST(Simd, SumAddsHalvesOntoHalves) {

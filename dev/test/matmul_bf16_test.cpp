@@ -55,13 +55,16 @@ void run(auto& dev, Tensors& t, const Shape& s) {
                     t.weight.on(dev), s.N, s.C, s.OC);
 }
 
-class MatmulBf16 : public ::testing::TestWithParam<Products> {};
+class MatmulBf16 : public ::testing::TestWithParam<Products> {
+    void SetUp() override {
+        if (GetParam() == Products::split && !amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
+    }
+};
 INSTANTIATE_TEST_SUITE_P(Products, MatmulBf16, ::testing::Values(Products::bf16, Products::split),
                          [](const auto& of) { return of.param == Products::bf16 ? "rounded" : "split"; });
 
 TEST_P(MatmulBf16, ProductsAgreeWithReference) {
-    std::printf("with %s\n", gemm_bf16::instructions());
-    if (GetParam() == Products::split && !gemm_bf16::split_pays()) GTEST_SKIP() << "only chosen where there is AMX";
+    std::printf("with %s\n", amx::permitted() ? "AMX" : "AVX512-BF16");
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
         Tensors t(GetParam(), s.N, s.C, s.OC);
@@ -86,6 +89,7 @@ TEST(MatmulOfRounded, FactorsAreRoundedAndSumsAreNot) {
 
 // 24 bits of each factor count, and the products' small parts do.
 TEST(MatmulOfSplit, IsAsExactAsFp32) {
+    if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
     Cpu cpu(Products::split);
     const float x = 1 + 0x1p-23f, inp[] = {x, 1, 0x1.fffffep-100f}, weight[] = {1, -x + 1, 0};
     float out = NAN;
@@ -98,6 +102,7 @@ TEST(MatmulOfSplit, IsAsExactAsFp32) {
 
 // What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity are never finite results.
 TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
+    if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
     Cpu cpu(Products::split);
     for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
                           std::numeric_limits<float>::max()}) {
@@ -111,38 +116,22 @@ TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
     }
 }
 
-#if defined(__AMX_BF16__)
-template <int planes>
-void expect_same_by_amx() {
-    using namespace gemm_bf16;
-    constexpr int64_t steps = 3, count = 2 * planes * steps * words_of_tile;
-    std::vector<uint32_t> a(count), b(count);
-    for (auto* factor : {&a, &b})
-        for (uint32_t& word : *factor) {
-            const auto pair = uniform(2);
-            word = bf16(pair[0]).bits | static_cast<uint32_t>(bf16(pair[1]).bits) << 16;
-        }
-    for (const bool accumulate : {false, true}) {
-        std::vector<float> amx(side * side, 0.5f), avx512 = amx;
-        configure_amx();
-        multiply_amx<planes>(steps, a.data(), b.data(), amx.data(), side, accumulate, [] {});
-        multiply_avx512<planes>(steps, a.data(), b.data(), avx512.data(), side, accumulate, [] {});
-        for (size_t i = 0; i < amx.size(); ++i)
-            EXPECT_NEAR(amx[i], avx512[i], static_cast<double>(std::size(products<planes>)) * 32 * steps * sum_error)
-                << i;
+// The kernel of vectors, which --matmul bf16 does not take where there is AMX.
+TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
+    for (const Shape& s : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
+        using enum gemm::Order;
+        Tensors t(Products::bf16, s.N, s.C, s.OC);
+        Cpu cpu(Products::bf16);
+        Reference<double> reference;
+        Magnitude magnitude;
+        gemm::block<gemm::Bf16Pairs, k_first, k_first>(cpu.scratch(gemm::scratch_floats()), {0, s.OC}, {0, s.C}, s.N,
+                                                       t.dout.on(cpu), s.OC, t.inp.on(cpu), s.C, t.dweight.on(cpu), s.C,
+                                                       true, {}, t.dbias.on(cpu));
+        run(reference, t, s), run(magnitude, t, s);
+        t.dweight.expect_close("dweight", sum_error);
+        t.dbias.expect_close("dbias", sum_error);
     }
-}
-#endif
-
-// Both kernels, whichever this machine uses.
-TEST(MatmulBf16Kernels, Avx512AgreesWithAmx) {
-#if defined(__AMX_BF16__)
-    if (!gemm_bf16::amx_permitted()) GTEST_SKIP() << "this system does not permit AMX";
-    expect_same_by_amx<1>();
-    expect_same_by_amx<3>();
-#else
-    GTEST_SKIP() << "this CPU has no AMX";
-#endif
 }
 
 TEST_P(MatmulBf16, BitsDoNotDependOnTheThreads) {

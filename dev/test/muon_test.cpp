@@ -78,7 +78,7 @@ TEST(Muon, ReferenceDoesWhatPyTorchDoesToItsPrecision) {
 // The same roundings at other places, each amplified up to 480-fold: the worst of some hundred values may be three
 // times PyTorch's worst.
 TEST(Muon, CpuInBf16IsAsFarFromTheFormulaAsPyTorch) {
-    if (!gemm_bf16::available) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+    if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     each_shape(Cpu(Products::bf16), [](const std::string& name, const Steps& run, const Steps& expected) {
         EXPECT_LE(largest_difference(run.param, expected.formula),
                   3 * largest_difference(expected.torch, expected.formula))

@@ -7,7 +7,7 @@
 
 #include "dev/test/program.h"
 #include "io/file.h"
-#include "layers/gemm_bf16_cpu.h"
+#include "layers/gemm_cpu.h"
 
 namespace fs = std::filesystem;
 
@@ -247,7 +247,7 @@ TEST_F(Refusals, Options) {
 
 // Elsewhere training_test.cpp shows that it trains.
 TEST_F(Refusals, Bf16ProductsWhereTheCpuHasNone) {
-    if (!gemm_bf16::available)
+    if (!gemm::has_bf16)
         expect_refused(training("out", {{"matmul", "bf16"}}), {"--matmul", "bf16", "AVX512-BF16", "leave it out"});
 }
 

@@ -6,7 +6,7 @@
 #include "io/dataset.h"
 #include "io/log.h"
 #include "io/safetensors.h"
-#include "layers/gemm_bf16_cpu.h"
+#include "layers/gemm_cpu.h"
 
 namespace fs = std::filesystem;
 
@@ -123,7 +123,7 @@ TEST_F(Train, SameBitsHoweverMuchIsRecomputed) {
 }
 
 TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Products) {
-    if (!gemm_bf16::available) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+    if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     train("1", with(odd, {{"threads", "1"}, {"matmul", "bf16"}}));
     for (const char* threads : {"2", "3", "4"}) {
         train(threads, with(odd, {{"threads", threads}, {"matmul", "bf16"}}));
@@ -133,7 +133,7 @@ TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Products) {
 
 // Rounding the factors to 8 bits of fraction moves losses by some 0.001 and gradients enough to give other parameters.
 TEST_F(Train, Bf16ProductsLearnTheSame) {
-    if (!gemm_bf16::available) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+    if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     train("fp32");
     train("bf16", {{"matmul", "bf16"}});
     EXPECT_NE(parameters_of("fp32"), parameters_of("bf16"));

@@ -1,29 +1,30 @@
-// The matrix product by instructions for bf16, with sums in fp32: AMX's tiles of 16 x 16 sums (TDPBF16PS), else
-// AVX512-BF16's VDPBF16PS. With one plane, factors are rounded to bf16. With three, a float is split into three bf16
-// that add up to it, 8 of its 24 bits each, and of the nine products of two such floats' parts the six above 2^-24 are
-// summed: as exact as fp32's own, and faster by AMX, which does 16 times the multiply-adds of fp32. (Henry, Tang &
-// Heinecke 2019, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations")
+// The matrix product by AMX, which multiplies tiles of bf16 into tiles of 16 x 16 sums in fp32 (TDPBF16PS). With one
+// plane, factors are rounded to bf16. With three, a float is split into three bf16 that add up to it, 8 of its 24 bits
+// each, and of the nine products of two such floats' parts the six above 2^-24 are summed: as exact as fp32's own, and
+// faster, as AMX does 16 times the multiply-adds of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16
+// artificial intelligence datatype for higher-precision computations")
 //
-// With AMX, four tiles of sums (32 x 32 of C) meet two tiles of A and two of B: 4 loads of 8 cycles, 4 products of 16
-// cycles. Copying would take about as long as the products, but is for the vector units, and those are idle meanwhile:
-// between the products, A's next 32 rows, B's next columns and the epilogue of C's block before get their share. A core
-// looks some 500 instructions ahead, and so does both at once. A's copy (MC x KC) is kept while B's columns go by (two
-// copies of KC x NC, one in use and one in the making); all of it stays in L2. A long KC keeps C's tiles from being
-// read and written often.
+// Four tiles of sums (32 x 32 of C) meet two tiles of A and two of B: 4 loads of 8 cycles, 4 products of 16 cycles.
+// Copying would take about as long as the products, but is for the vector units, and those are idle meanwhile: between
+// the products, A's next 32 rows, B's next columns and the epilogue of C's block before get their share. A core looks
+// some 500 instructions ahead, and so does both at once. A's copy (MC x KC) is kept while B's columns go by (two copies
+// of KC x NC, one in use and one in the making); all of it stays in L2. A long KC keeps C's tiles from being read and
+// written often.
 #pragma once
 
-#include "layers/pack_bf16_cpu.h"
+#include "layers/pack_amx_cpu.h"
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace gemm_bf16 {
-
-constexpr bool available = true;
+namespace amx {
 
 using gemm::part_of;
 using gemm::Range;
+
+template <int n>
+struct Planes {};  // a kind of products, as gemm::Floats
 
 // The blocks' sizes by the number of planes.
 template <int planes>
@@ -54,15 +55,14 @@ constexpr int64_t scratch_floats() {  // of each thread
     return words<planes>(Blocks<planes>::MC + side) + 2 * words<planes>(Blocks<planes>::NC);
 }
 
-#if defined(__AMX_BF16__)
 // Linux gives a process AMX's registers when it asks for them.
-inline bool amx_permitted() {
+inline bool permitted() {
     constexpr long request_permission = 0x1023, tile_data = 18;
-    static const bool permitted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-    return permitted;
+    static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return granted;
 }
 // Eight registers of 16 rows of 64 bytes, for the calling thread.
-inline void configure_amx() {
+inline void configure() {
     struct alignas(64) {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
         uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -75,8 +75,8 @@ inline void configure_amx() {
 // c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane. meanwhile() is called
 // after the products of each pair of planes.
 template <int planes, class F>
-void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
-                  const F& meanwhile) {
+void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+              const F& meanwhile) {
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
@@ -122,69 +122,12 @@ void multiply_amx(int64_t steps, const uint32_t* a, const uint32_t* b, float* c,
     _tile_stored(2, below, c_row);
     _tile_stored(3, below + tile, c_row);
 }
-#endif
-
-// The same with 8 x 2 vectors of sums at a time; meanwhile()'s calls follow, as the vector units are what it uses.
-template <int planes, class F>
-void multiply_avx512(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
-                     const F& meanwhile) {
-    constexpr int M = 8;
-    for (int64_t m = 0; m < side; m += M) {
-        __m512 acc[M][2];
-#pragma GCC unroll 8
-        for (int i = 0; i < M; ++i)
-#pragma GCC unroll 2
-            for (int j = 0; j < 2; ++j)
-                acc[i][j] = accumulate ? (__m512)simd::load(c + (m + i) * ldc + j * tile) : __m512{};
-        const auto multiply = [&](const uint32_t* rows, const uint32_t* columns) {
-            for (int64_t p = 0; p < tile; ++p, columns += tile) {
-                const auto left = (__m512bh)simd::load(reinterpret_cast<const float*>(columns)),
-                           right = (__m512bh)simd::load(reinterpret_cast<const float*>(columns + words_of_tile));
-#pragma GCC unroll 8
-                for (int i = 0; i < M; ++i) {
-                    const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[i * tile + p]));
-                    acc[i][0] = _mm512_dpbf16_ps(acc[i][0], x, left);
-                    acc[i][1] = _mm512_dpbf16_ps(acc[i][1], x, right);
-                }
-            }
-        };
-        for (int64_t s = 0; s < steps; ++s)
-            for (const auto& [plane_a, plane_b] : products<planes>)
-                multiply(a + 2 * ((s * planes + plane_a) * tile) * tile + m * tile,
-                         b + 2 * ((s * planes + plane_b) * tile) * tile);
-        for (int i = 0; i < M; ++i)
-            for (int j = 0; j < 2; ++j) simd::store(c + (m + i) * ldc + j * tile, (vfloat)acc[i][j]);
-    }
-    for (int64_t s = 0; s < steps * std::ssize(products<planes>); ++s) meanwhile();
-}
-
-// Whether three planes are faster than fp32: by AMX.
-inline bool split_pays() {
-#if defined(__AMX_BF16__)
-    return amx_permitted();
-#else
-    return false;
-#endif
-}
-
-inline const char* instructions() {
-#if defined(__AMX_BF16__)
-    if (amx_permitted()) return "AMX";
-#endif
-    return "AVX512-BF16";
-}
 
 // c (rows,columns) [+]= a · b, rows and columns at most 32: at C's edges by way of a block of its own.
 template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     int64_t rows, int64_t columns, const F& meanwhile) {
-    const auto multiply = [&](float* to, int64_t to_row, bool add) {
-#if defined(__AMX_BF16__)
-        if (amx_permitted()) return multiply_amx<planes>(steps, a, b, to, to_row, add, meanwhile);
-#endif
-        multiply_avx512<planes>(steps, a, b, to, to_row, add, meanwhile);
-    };
-    if (rows == side && columns == side) return multiply(c, ldc, accumulate);
+    if (rows == side && columns == side) return multiply<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
     alignas(64) float block[side * side];
     const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
         for (int64_t i = 0; i < rows; ++i)
@@ -193,15 +136,8 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     };
     std::fill_n(block, side * side, 0.0f);
     if (accumulate) copy(block, side, c, ldc);
-    multiply(block, side, true);
+    multiply<planes>(steps, a, b, block, side, true, meanwhile);
     copy(c, ldc, block, side);
-}
-
-// A thread's call before its multiply_block's.
-inline void start_block() {
-#if defined(__AMX_BF16__)
-    if (amx_permitted()) configure_amx();
-#endif
 }
 
 // Spreads some work evenly over a number of calls.
@@ -221,7 +157,7 @@ private:
 template <int planes, Order A, Order B>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, bool accumulate, gemm::Epilogue epilogue, float* row_sums) {
-    start_block();
+    configure();
     if (rows.size() <= 0 || columns.size() <= 0) return;
     // With fewer k's than KC, more rows and columns fit.
     const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC), k_block = ceil_div(ceil_div(K, k_blocks), side) * side;
@@ -296,10 +232,9 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
     }
 }
 
-}  // namespace gemm_bf16
+}  // namespace amx
 #else
-namespace gemm_bf16 {
-constexpr bool available = false;
-inline bool split_pays() { return false; }
-}  // namespace gemm_bf16
+namespace amx {
+inline bool permitted() { return false; }
+}  // namespace amx
 #endif

@@ -1,4 +1,4 @@
-// The copies of factors that the products by instructions for bf16 read (gemm_bf16_cpu.h).
+// The copies of factors that products by AMX read (gemm_amx_cpu.h).
 //
 // The instructions multiply pairs in k and add them to one sum, so factors are packed as words of two bf16, in tiles
 // of 16 x 16 words, 1 KiB each. For a step of 32 in k:
@@ -7,10 +7,8 @@
 
 #include "layers/gemm_cpu.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-
-namespace gemm_bf16 {
+#if defined(__AMX_BF16__)
+namespace amx {
 
 using gemm::ceil_div;
 using gemm::Order;
@@ -27,11 +25,7 @@ constexpr int64_t words_of_tile = tile * tile;
 template <int planes>
 void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     if constexpr (planes == 1) {
-        alignas(64) static constexpr uint16_t interleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                                21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                                11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-        words[0] = (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(interleave),
-                                                          (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x));
+        words[0] = gemm::Bf16Pairs::of_lanes(x, y);
     } else {
         const auto near = [](vfloat z) { return (vfloat)(((vuint)z + 0x8000u) & 0xffff0000u); };
         for (int i = 0; i < planes; ++i) {
@@ -133,5 +127,5 @@ private:
     vfloat first_[turns ? tile : 1], second_[turns ? tile : 1];  // turned: k = 0 … 15 and 16 … 31
 };
 
-}  // namespace gemm_bf16
+}  // namespace amx
 #endif
