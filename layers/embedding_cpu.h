@@ -28,12 +28,15 @@ inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* 
 #pragma omp parallel
     {
         const gemm::Range mine = gemm::part_of(strips, omp_get_num_threads(), omp_get_thread_num());
-        for (int64_t row = 0; row < B * T; ++row)
+        for (int64_t row = 0; row < B * T; ++row) {
+            const float* const next = dwte + tokens[std::min(row + 1, B * T - 1)] * C;  // where is known to us alone
             for (int64_t c = mine.begin * W; c < std::min(C, mine.end * W); c += W) {
+                __builtin_prefetch(next + c, 1);
                 const vfloat d = load_n(dout + row * C + c, C - c);
                 float *token = dwte + tokens[row] * C + c, *position = dwpe + row % T * C + c;
                 store_n(token, load_n(token, C - c) + d, C - c);
                 store_n(position, load_n(position, C - c) + d, C - c);
             }
+        }
     }
 }
