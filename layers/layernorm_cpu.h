@@ -6,57 +6,67 @@
 
 namespace layernorm_cpu {
 
+// Sums over a row that give its mean and variance: about a value near the mean, sums of squares lose nothing.
+struct Moments {
+    float near;
+    simd::vfloat rest[4]{}, squares[4]{};
+    [[gnu::always_inline]] void add(simd::vfloat x, int64_t n, int k) {
+        const simd::vfloat d = simd::first(x - near, n);
+        rest[k] += d;
+        squares[k] = simd::fma(d, d, squares[k]);
+    }
+};
+
 // With Residual, the row is inp + branch, and stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const S* branch, const S* weight,
              const S* bias, int64_t N, int64_t C, float eps) {
     using namespace simd;
     const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
-    const bool short_row = C * static_cast<int64_t>(sizeof(S)) <= 12 << 10;  // longer: L2 is 10 % faster
-#pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < N; ++row) {
-        const int64_t at = row * C;
-        const S* const add = Residual ? branch + at : nullptr;
-        const auto x = [=](int64_t c, int64_t n) {
-            const vfloat v = load_n(inp + at + c, n);
-            return Residual ? rounded<S>(v + load_n(add + c, n)) : v;
-        };
-        const Ahead next(inp + at, C, short_row), next_add(Residual ? add : inp + at, C, short_row);
-
-        // About a value near the mean, sums of squares lose nothing. The mean of the first elements usually is near;
-        // where it is more than a standard deviation off, the sums are taken again about the mean that they gave.
+    const auto x = [=](int64_t row, int64_t c, int64_t n) {
+        const vfloat v = load_n(inp + row * C + c, n);
+        return Residual ? rounded<S>(v + load_n(branch + row * C + c, n)) : v;
+    };
+    const auto moments_about = [=](float near, int64_t row) {
+        Moments moments{near};
+        each_vector(C, [&](int64_t c, int64_t n, int k) { moments.add(x(row, c, n), n, k); });
+        return moments;
+    };
+    const auto guess = [=](int64_t row) {  // the mean of the first elements usually is near
         const int64_t few = std::min<int64_t>(C, 4 * W);
         vfloat total[4]{};
-        each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
-        float m = sum(total) / static_cast<float>(few), variance = 0;
+        each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(row, c, n); });
+        return sum(total) / static_cast<float>(few);
+    };
+    const auto finish = [=](int64_t row, int64_t next_row, Moments moments) __attribute__((always_inline)) {
+        float m = 0, variance = 0;
         for (const bool last : {false, true}) {
-            const float near = m;
-            vfloat rest[4]{}, squares[4]{};
-            each_vector(C, [&](int64_t c, int64_t n, int k) {
-                next.first(c, k);
-                if (Residual) next_add.first(c, k);
-                const vfloat d = simd::first(x(c, n) - near, n);
-                rest[k] += d;
-                squares[k] = fma(d, d, squares[k]);
-            });
-            const float shift = sum(rest) / static_cast<float>(C);
-            m = near + shift;
-            variance = std::max(sum(squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
+            const float shift = sum(moments.rest) / static_cast<float>(C);
+            m = moments.near + shift;
+            variance = std::max(sum(moments.squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
             if (last || !(shift * shift > variance)) break;
+            moments = moments_about(m, row);  // the guess was more than a standard deviation off
         }
-        const float r = variance < INFINITY ? 1 / std::sqrt(variance + eps) : rstd_of_huge(x, m, C, eps);
-
+        const float r = variance < INFINITY
+                            ? 1 / std::sqrt(variance + eps)
+                            : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, m, C, eps);
+        Moments next{guess(next_row)};
         each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next.second(c, k);
-            if (Residual) next_add.second(c, k);
-            const vfloat v = x(c, n), norm = (v - m) * r;
+            ask_far_ahead(inp + next_row * C + c, k);
+            if (Residual) ask_far_ahead(branch + next_row * C + c, k);
+            next.add(x(next_row, c, n), n, k);
+            const int64_t at = row * C + c;
+            const vfloat v = x(row, c, n), norm = (v - m) * r;
             const vfloat scaled = weight ? norm * load_n(weight + c, n) : norm;
-            if (Residual) store_row(residual + at + c, v, n, past);
-            store_row(out + at + c, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
+            if (Residual) store_row(residual + at, v, n, past);
+            store_row(out + at, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
         });
         mean[row] = m;
         rstd[row] = r;
-    }
+        return next;
+    };
+    each_row_and_next(
+        N, [=](int64_t row) { return moments_about(guess(row), row); }, finish);
 }
 
 // R neighbouring rows, which share the loads of weight and the sums dw (C) and db (C), +=.

@@ -6,40 +6,44 @@
 
 namespace rmsnorm_cpu {
 
+struct Squares {
+    simd::vfloat parts[4]{};
+    void add(simd::vfloat x, int k) { parts[k] = simd::fma(x, x, parts[k]); }
+};
+
 // With Residual, the row is inp + branch, and stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, const S* weight, int64_t N, int64_t C,
              float eps) {
     using namespace simd;
     const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
-    const bool short_row = C * static_cast<int64_t>(sizeof(S)) <= 12 << 10;  // longer: L2 is 10 % faster
-#pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < N; ++row) {
-        const int64_t at = row * C;
-        const S* const add = Residual ? branch + at : nullptr;
-        const auto x = [=](int64_t c, int64_t n) {
-            const vfloat v = load_n(inp + at + c, n);
-            return Residual ? rounded<S>(v + load_n(add + c, n)) : v;
-        };
-        const Ahead next(inp + at, C, short_row), next_add(Residual ? add : inp + at, C, short_row);
-        vfloat parts[4]{};
+    const auto x = [=](int64_t row, int64_t c, int64_t n) {
+        const vfloat v = load_n(inp + row * C + c, n);
+        return Residual ? rounded<S>(v + load_n(branch + row * C + c, n)) : v;
+    };
+    const auto squares_of = [=](int64_t row) {
+        Squares squares;
+        each_vector(C, [&](int64_t c, int64_t n, int k) { squares.add(x(row, c, n), k); });
+        return squares;
+    };
+    const auto finish = [=](int64_t row, int64_t next_row, const Squares& squares) __attribute__((always_inline)) {
+        const float mean = sum(squares.parts) / static_cast<float>(C);
+        const float r = mean < INFINITY ? 1 / std::sqrt(mean + eps)
+                                        : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, 0, C, eps);
+        Squares next;
         each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next.first(c, k);
-            if (Residual) next_add.first(c, k);
-            const vfloat v = x(c, n);
-            parts[k] = fma(v, v, parts[k]);
-        });
-        const float squares = sum(parts) / static_cast<float>(C);
-        const float r = squares < INFINITY ? 1 / std::sqrt(squares + eps) : rstd_of_huge(x, 0, C, eps);
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next.second(c, k);
-            if (Residual) next_add.second(c, k);
-            const vfloat v = x(c, n), norm = rounded<S>(v * r);
-            if (Residual) store_row(residual + at + c, v, n, past);
-            store_row(out + at + c, weight ? norm * load_n(weight + c, n) : norm, n, past);
+            ask_far_ahead(inp + next_row * C + c, k);
+            if (Residual) ask_far_ahead(branch + next_row * C + c, k);
+            next.add(x(next_row, c, n), k);
+            const int64_t at = row * C + c;
+            const vfloat v = x(row, c, n), norm = rounded<S>(v * r);
+            if (Residual) store_row(residual + at, v, n, past);
+            store_row(out + at, weight ? norm * load_n(weight + c, n) : norm, n, past);
         });
         rrms[row] = r;
-    }
+        return next;
+    };
+    each_row_and_next(N, squares_of, finish);
 }
 
 }  // namespace rmsnorm_cpu

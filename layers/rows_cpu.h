@@ -22,6 +22,27 @@ template <class F>
 }
 inline float sum(const simd::vfloat (&parts)[4]) { return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
 
+// Two passes over each row, of which memory sees one and never waits: while a row is finished from the caches, the sums
+// that the next one needs are taken. first(row) gives a row's sums; finish(row, next, sums) the next one's.
+template <class First, class Finish>
+void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
+#pragma omp parallel
+    {
+        const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num(), end = N * (me + 1) / threads;
+        int64_t row = N * me / threads;
+        if (row < end) {
+            auto sums = first(row);
+            for (; row < end; ++row) sums = finish(row, std::min(row + 1, end - 1), sums);
+        }
+    }
+}
+// Asks for each cache line as far ahead as memory is slow, in such a pass; called with each_vector's k.
+template <class S>
+void ask_far_ahead(const S* p, int k) {
+    constexpr int in_line = 64 / (simd::W * static_cast<int>(sizeof(S)));
+    if (k % std::max(1, in_line) == 0) __builtin_prefetch(p + 8192 / sizeof(S));
+}
+
 // A pass over a row in L1 leaves memory idle: two such passes ask for the next row while they compute, for one half of
 // its cache lines each, called with each_vector's c and k. `near` asks for it into L1, else into L2.
 template <class S>
