@@ -6,7 +6,8 @@
 // registers, and 11 loads feed 24 multiply-adds, two of which start each cycle. Around the tile, following Goto & van
 // de Geijn (2008) with the sides exchanged:
 //   A's tile of MR x KC floats (8 * 384 * 4 B = 12 KiB) stays in L1 while all panels of B go by,
-//   B's copy of KC x NC (384 * 480 * 4 B = 720 KiB), in panels of NR columns, stays in L2.
+//   B's copy of KC x NC (384 * 480 * 4 B = 720 KiB), in panels of NR columns, stays in L2, and so does
+//   A's, where it has to be copied: MC x KC (96 * 384 * 4 B = 144 KiB). More rows at once come faster from memory.
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
 // An element's sum runs over K in an order that depends on K only.
@@ -38,7 +39,7 @@ constexpr int max_rows(int) { return 6; }  // 16 registers
 constexpr int NV = 2;
 #endif
 constexpr int MR = max_rows(NV), NR = NV * W;
-constexpr int64_t KC = 384, MC = 6 * MR, NC = 10 * NR;
+constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR;
 constexpr int64_t scratch_floats() { return KC * (NC + MC); }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
@@ -214,14 +215,10 @@ void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t ro
                           K_words - w);
 }
 
-// Asks for rows of A that will be copied, of k's in [k.begin, k.end): a row of a strided matrix comes from far away.
-template <Order A>
-void ask_for_rows(const float* a, int64_t lda, Range k, int64_t rows) {
-    if (A == Order::k_first)
-        for (int64_t i = k.begin; i < k.end; ++i) __builtin_prefetch(a + i * lda);
-    else
-        for (int64_t m = 0; m < rows; ++m)
-            for (int64_t i = k.begin; i < k.end; i += 16) __builtin_prefetch(a + m * lda + i);
+// Asks for n k's of rows of a k_last A, which come from far away.
+inline void ask_for_rows(const float* a, int64_t lda, int64_t rows, int64_t n) {
+    for (int64_t m = 0; m < rows; ++m)
+        for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(a + m * lda + i);
 }
 
 // What follows a product: f(m, n, lanes) is called for each row of each finished tile, while it is in L1:
@@ -251,6 +248,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                   n_panels = ceil_div(columns.size(), NR), n_blocks = ceil_div(n_panels * NR, NC);
     float* const packed_a = panels + KC * NC;
     constexpr bool packs_a = A == Order::k_first || Words::size > 1;
+    constexpr int64_t ahead = packs_a ? MC : MR;
     for (int64_t nb = 0; nb < n_blocks; ++nb) {
         const Range p = part_of(n_panels, n_blocks, nb);
         const int64_t n0 = columns.begin + p.begin * NR, n1 = std::min(columns.end, columns.begin + p.end * NR);
@@ -276,11 +274,10 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                 const float* const tile_a = packs_a ? packed_a + strip * w.size() : a + m * lda + k.begin;
                 const int64_t tile_lda = A == Order::k_first ? size : packs_a ? w.size() : lda;
                 for (int64_t n = n0; n < n1; n += NR) {
-                    if (packs_a && A == Order::k_last && m + MC < rows.end) {
+                    if (A == Order::k_last && m + ahead < rows.end) {
                         const Range part = part_of(k.size(), p.size(), (n - n0) / NR);
-                        ask_for_rows<A>(a + (A == Order::k_last ? (m + MC) * lda : m + MC), lda,
-                                        {k.begin + part.begin, k.begin + part.end},
-                                        std::min<int64_t>(MR, rows.end - m - MC));
+                        ask_for_rows(a + (m + ahead) * lda + k.begin + part.begin, lda,
+                                     std::min<int64_t>(MR, rows.end - m - ahead), part.size());
                     }
                     const int64_t lanes = std::min<int64_t>(NR, n1 - n);
                     const Tile multiply = for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(size); });

@@ -9,12 +9,14 @@ Lines on stdin, and the answer to each on stdout:
     run eager|compile                              seconds a call, over as many calls as take 20 ms
     memory                                         the largest resident set so far, bytes
 
-PyTorch is to be at its best: tcmalloc preloaded, outputs in place where that is faster, fused kernels.
+PyTorch is to be at its best: tcmalloc preloaded, AVX-512 for MKL, outputs in place where that is faster, fused
+kernels. MKL_AS_IT_IS=1 leaves MKL as it is.
 """
 
 import ctypes.util
 import os
 import resource
+import subprocess
 import sys
 import time
 
@@ -22,15 +24,32 @@ AT_LEAST = 0.02  # seconds a timing lasts
 SPINNING = 0.02  # and how long libgomp's threads, left to their default, then wait awake (14 ms where seen)
 
 
-def restart_with_tcmalloc():
-    """glibc's malloc returns large blocks to the kernel: page faults cost PyTorch up to half of its speed. And its
-    threads wait as long as PyTorch's users have them wait, not as long as ours."""
-    library = ctypes.util.find_library("tcmalloc_minimal")
-    spinning = os.environ.pop("GOMP_SPINCOUNT", None)
-    if spinning or library and library not in os.environ.get("LD_PRELOAD", ""):
-        os.environ["LD_PRELOAD"] = library or ""
+def avx512_for_mkl():
+    """MKL takes AVX-512 where it finds Intel's name, and AVX2, half as fast, on another's CPU that has it too. This
+    library tells it yes: no more is needed. Its path, or None where MKL does as well as it can."""
+    try:
+        cpu = open("/proc/cpuinfo").read()
+    except OSError:
+        return None
+    if "GenuineIntel" in cpu or "avx512f" not in cpu:
+        return None
+    path = os.path.abspath("build/mkl_avx512.so")
+    os.makedirs("build", exist_ok=True)
+    source = "int mkl_serv_intel_cpu_true(void) { return 1; }"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"], input=source, text=True, check=True)
+    return path
+
+
+def restart_at_its_best():
+    """With tcmalloc: glibc's malloc returns large blocks to the kernel, and page faults cost PyTorch up to half of its
+    speed. With all of MKL. And its threads wait as long as PyTorch's users have them wait, not as long as ours."""
+    tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
+    os.environ.pop("GOMP_SPINCOUNT", None)
+    if "PYTORCH_AT_ITS_BEST" not in os.environ:
+        mkl = avx512_for_mkl() if os.environ.get("MKL_AS_IT_IS") is None else None
+        os.environ |= {"PYTORCH_AT_ITS_BEST": "1", "LD_PRELOAD": ":".join(filter(None, [tcmalloc, mkl]))}
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    if not library:
+    if not tcmalloc:
         print("PyTorch runs without tcmalloc: slower than it could (scripts/setup.sh pytorch)", file=sys.stderr)
 
 
@@ -296,7 +315,7 @@ def main():
 
 
 if __name__ == "__main__":
-    restart_with_tcmalloc()
+    restart_at_its_best()
     import torch
     import torch.nn.functional as F
 
