@@ -158,15 +158,19 @@ inline void exchange_all(vfloat (&rows)[W]) {
         if (!(i & D)) exchange<D>(rows[i], rows[i | D]);
 }
 
-// out[j * ld_out + i] = in[i * ld_in + j] for W x W values, by exchanging halves, quarters, … of the matrix.
-inline void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in) {
-    vfloat rows[W];
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) rows[i] = load(in + i * ld_in);
+// W x W values, by exchanging halves, quarters, … of the matrix.
+inline void transpose(vfloat (&rows)[W]) {
     if constexpr (W > 8) exchange_all<8>(rows);
     if constexpr (W > 4) exchange_all<4>(rows);
     exchange_all<2>(rows);
     exchange_all<1>(rows);
+}
+// out[j * ld_out + i] = in[i * ld_in + j]
+inline void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in) {
+    vfloat rows[W];
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) rows[i] = load(in + i * ld_in);
+    transpose(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) store(out + i * ld_out, rows[i]);
 }
