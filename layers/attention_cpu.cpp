@@ -26,7 +26,7 @@ using gemm::Order;
 using simd::vfloat;
 using simd::W;
 
-constexpr int64_t ROWS = 96, KEYS = 192;  // multiples of MR and W at every width, so that no block cuts a tile
+constexpr int64_t ROWS = 96, KEYS = 384;  // multiples of MR and W at every width, so that no block cuts a tile
 constexpr int64_t STRIDE = KEYS + 16;     // odd in cache lines, or rows would share L1 sets
 static_assert(ROWS % MR == 0 && ROWS % W == 0 && KEYS % ROWS == 0);
 
@@ -54,8 +54,9 @@ struct Heads {
         const int64_t head = std::min(n / T, B * NH - 1);
         return (head / NH * T + n % T) * row_length + head % NH * hs;
     }
-    // A head's rows are far from each other: the CPU does not see them coming. They have to be asked for, unless all
-    // tensors are in the caches already.
+    // A head's rows are far from each other, so that the CPU does not see them coming: they have to be asked for where
+    // the tensors are too large to be in a cache already. Not many at a time: what exceeds the misses that a core can
+    // have open is forgotten.
     bool ask() const { return B * T * ld > int64_t{1} << 20; }
 };
 
@@ -133,7 +134,7 @@ void score_tile(float* scores, const float* a, int64_t lda, const float* panels,
 #pragma GCC unroll 4
         for (int j = 0; j < V; ++j) simd::store(scores + i * STRIDE + j * W, acc[i][j]);
 }
-// scores (M,keys) = a (M,hs) · panels (hs,keys). Between tiles, meanwhile(r) is called for some of the M rows.
+// scores (M,keys) = a (M,hs) · panels (hs,keys). Between tiles, and behind, meanwhile(r) is called for each of M rows.
 template <int M, class F>
 void score_rows(float* scores, const float* a, int64_t lda, const float* panels, int64_t keys, int64_t hs,
                 const F& meanwhile) {
@@ -191,8 +192,9 @@ struct Tile {
 
 // scores (M,n) = e^(score - top) in place, 0 for a key that the row's query does not see. top (M) becomes the largest
 // score so far; total (M) += the powers; total and sums (M,width) are brought to the new top first. Two passes over the
-// rows: in one, each row's powers would wait for its maximum.
-void softmax(float* scores, const Tile& t, float* top, float* total, float* sums, int64_t width) {
+// rows: in one, each row's powers would wait for its maximum. meanwhile(r) is called for each row.
+template <class F>
+void softmax(float* scores, const Tile& t, float* top, float* total, float* sums, int64_t width, const F& meanwhile) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     for (int64_t r = 0; r < t.M; ++r) {
         float* const row = scores + r * STRIDE;
@@ -209,12 +211,15 @@ void softmax(float* scores, const Tile& t, float* top, float* total, float* sums
         top[r] = now;
     }
     for (int64_t r = 0; r < t.M; ++r) {
+        meanwhile(r);
+        float* const row = scores + r * STRIDE;
+        const float now = top[r];
         vfloat sum{};
-        simd::map(scores + r * STRIDE, t.n, [&, now = top[r]](vfloat x, int64_t, int64_t) {
-            const vfloat e = power(x - now);
+        for (int64_t s = 0; s < t.n; s += W) {
+            const vfloat e = power(simd::load(row + s) - now);
+            simd::store(row + s, e);
             sum += e;
-            return e;
-        });
+        }
         total[r] += simd::sum(sum);
     }
 }
@@ -246,14 +251,14 @@ void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv,
                         const Tile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
                         const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
                         const bool ask = k0 == 0 && heads.ask();
-                        score_rows<M>(
-                            scores, q + t.q * ld, ld, keys + k0 * width, t.n,
-                            hs, [&](int64_t r) __attribute__((always_inline)) {
-                                if (!ask) return;
-                                for (int64_t part = 0; part < 3; ++part) prefetch(next + r * ld + part * C, hs);
-                                prefetch<true>(o + (t.q + r) * C, hs);
-                            });
-                        softmax(scores, t, top + m, total + m, sums + m * width, width);
+                        const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
+                            if (ask) prefetch<true>(o + (t.q + r) * C, hs);
+                        };
+                        const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                        };
+                        score_rows<M>(scores, q + t.q * ld, ld, keys + k0 * width, t.n, hs, ask_out);
+                        softmax(scores, t, top + m, total + m, sums + m * width, width, ask_qkv);
                         sum_rows<Order::k_last, M>(sums + m * width, width, k0 > 0, t.all_see, scores,
                                                    values + k0 * width, t.on_diagonal ? scores + t.all_see : nullptr,
                                                    values + t.q * width);
@@ -304,33 +309,29 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                     for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
                         const Tile t(q0 + m, M, k0, k1);
                         float *const probs = p + m * STRIDE, *const ds = dscores + m * STRIDE;
-                        const int64_t ahead = head * T + t.q + ROWS, next = heads.at(ahead, ld),
-                                      next_out = heads.at(ahead, C);
+                        const int64_t ahead = head * T + t.q + ROWS, next_out = heads.at(ahead, C);
+                        const float* const next = qkv + heads.at(ahead, ld);
                         const bool ask = k0 == 0 && heads.ask();
-                        score_rows<M>(
-                            probs, queries + m * width, width, keys_transposed + k0 * width, t.n,
-                            hs, [&](int64_t r) __attribute__((always_inline)) {
-                                if (!ask) return;
-                                for (int64_t part = 0; part < 3; ++part) prefetch(qkv + next + r * ld + part * C, hs);
-                                prefetch(dout + next_out + r * C, hs);
-                            });
-                        score_rows<M>(
-                            ds, douts + m * width, width, values_transposed + k0 * width, t.n,
-                            hs, [&](int64_t r) __attribute__((always_inline)) {
-                                if (!ask) return;
-                                for (int64_t part = 0; part < 3; ++part)
-                                    prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
-                                prefetch(out + next_out + r * C, hs);
-                            });
+                        const auto ask_dqkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part)
+                                prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
+                        };
+                        const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
+                            if (!ask) return;
+                            prefetch(dout + next_out + r * C, hs);
+                            prefetch(out + next_out + r * C, hs);
+                        };
+                        score_rows<M>(probs, queries + m * width, width, keys_transposed + k0 * width, t.n, hs,
+                                      ask_dqkv);
+                        score_rows<M>(ds, douts + m * width, width, values_transposed + k0 * width, t.n, hs, ask_out);
                         for (int64_t r = 0; r < M; ++r) {
-                            float* const dscore = ds + r * STRIDE;
-                            simd::map(
-                                probs + r * STRIDE, t.n,
-                                [=, sum = log_sum[m + r], mean = dout_out[m + r]](vfloat score, int64_t s, int64_t) {
-                                    const vfloat prob = power(score - sum);
-                                    simd::store(dscore + s, prob * (simd::load(dscore + s) - mean));
-                                    return prob;
-                                });
+                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                            const float sum = log_sum[m + r], mean = dout_out[m + r];
+                            for (int64_t s = r * STRIDE; s < r * STRIDE + t.n; s += W) {
+                                const vfloat prob = power(simd::load(probs + s) - sum);
+                                simd::store(probs + s, prob);
+                                simd::store(ds + s, prob * (simd::load(ds + s) - mean));
+                            }
                         }
                         sum_rows<Order::k_last, M>(dq_sum + m * width, width, k0 > 0, t.all_see, ds, keys + k0 * width,
                                                    t.on_diagonal ? ds + t.all_see : nullptr, keys + t.q * width);
