@@ -190,18 +190,18 @@ struct Tile {
           on_diagonal(q < end) {}
 };
 
-// scores (M,n) = e^(score - top) in place, 0 for a key that the row's query does not see. top (M) becomes the largest
+// scores (M,n) = e^(score - top) in place, of which row r's up to the key q + r count. top (M) becomes the largest
 // score so far; total (M) += the powers; total and sums (M,width) are brought to the new top first. Two passes over the
 // rows: in one, each row's powers would wait for its maximum. meanwhile(r) is called for each row.
 template <class F>
 void softmax(float* scores, const Tile& t, float* top, float* total, float* sums, int64_t width, const F& meanwhile) {
-    constexpr float infinity = std::numeric_limits<float>::infinity();
     for (int64_t r = 0; r < t.M; ++r) {
-        float* const row = scores + r * STRIDE;
-        for (int64_t s = t.all_see / W * W; s < t.n; s += W)
-            simd::store(row + s, simd::first(simd::load(row + s), t.q + r + 1 - t.k0 - s, -infinity));
+        const float* const row = scores + r * STRIDE;
+        const int64_t sees = t.q + r + 1 - t.k0;
         vfloat largest = simd::set1(top[r]);
-        for (int64_t s = 0; s < t.n; s += W) largest = simd::max(largest, simd::load(row + s));
+        int64_t s = 0;
+        for (; s + W <= std::min(sees, t.n); s += W) largest = simd::max(largest, simd::load(row + s));
+        for (; s < t.n; s += W) largest = simd::max(largest, simd::first(simd::load(row + s), sees - s, row[0]));
         const float now = simd::max(largest);
         if (t.k0 > 0 && now != top[r]) {
             const vfloat factor = power(simd::set1(top[r] - now));
@@ -213,12 +213,13 @@ void softmax(float* scores, const Tile& t, float* top, float* total, float* sums
     for (int64_t r = 0; r < t.M; ++r) {
         meanwhile(r);
         float* const row = scores + r * STRIDE;
+        const int64_t sees = t.q + r + 1 - t.k0;
         const float now = top[r];
         vfloat sum{};
         for (int64_t s = 0; s < t.n; s += W) {
             const vfloat e = power(simd::load(row + s) - now);
             simd::store(row + s, e);
-            sum += e;
+            sum += simd::first(e, sees - s);
         }
         total[r] += simd::sum(sum);
     }
