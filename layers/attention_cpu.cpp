@@ -2,10 +2,10 @@
 // its T x T scores only those of a block of ROWS queries x KEYS keys exist at a time.
 //
 // The unit of work is a tile's MR queries: their scores with a block's keys, what the softmax makes of these, and the
-// sum over keys that follows all happen while these scores are in L1. With AVX-512 and hs = 64 that is 12 x 208 floats
-// (10 KiB) beside a panel of 32 keys (8 KiB); keys and values of a block, and the backward's 96 rows of probabilities
-// and of scores' gradients (78 KiB each), which its sums over queries read, stay in L2. All that grows with T are
-// copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
+// sum over keys that follows all happen while these scores are in L1. With AVX-512 and hs = 64 that is 12 x 400 floats
+// (19 KiB) beside a panel of 32 keys (8 KiB). A block's keys and values (96 KiB each) stay in L2, with the 96 rows of
+// probabilities and of scores' gradients (150 KiB each) that the backward's sums over queries read. All that grows with
+// T are copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
 //
 // Little right of the diagonal is computed: scores end with the vector that a tile's last query needs; sums over keys
 // (over queries) end (begin) with the triangle on the diagonal. So NaN reaches only those who see it.
@@ -56,7 +56,7 @@ struct Heads {
     }
     // A head's rows are far from each other, so that the CPU does not see them coming: they have to be asked for where
     // the tensors are too large to be in a cache already. Not many at a time: what exceeds the misses that a core can
-    // have open is forgotten.
+    // have open is forgotten. For that a thread's heads follow each other, by a static schedule.
     bool ask() const { return B * T * ld > int64_t{1} << 20; }
 };
 
@@ -93,6 +93,16 @@ void copy_out(float* to, int64_t ld_to, const float* from, int64_t rows, int64_t
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t i = 0; i < n; i += W)
             simd::store_n(to + r * ld_to + i, simd::load(from + r * width + i) * factor, n - i);
+}
+
+// products[r] = x_r · y_r for rows of n, x's filled up to whole vectors
+void row_products(float* products, const float* x, const float* y, int64_t ld_y, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; ++r) {
+        vfloat sum{};
+        for (int64_t i = 0; i < n; i += W)
+            sum = simd::fma(simd::load(x + r * whole_vectors(n) + i), simd::load_n(y + r * ld_y + i, n - i), sum);
+        products[r] = simd::sum(sum);
+    }
 }
 
 // acc (M, V vectors) += a column of A · a row of B, whose vectors are `next` apart. On the diagonal the column is the
@@ -225,6 +235,21 @@ void softmax(float* scores, const Tile& t, float* top, float* total, float* sums
     }
 }
 
+// p (M,n) = e^(p - log_sum) for scores p, dscores = p * (dscores - dout_out). meanwhile(r) is called for each row.
+template <class F>
+void softmax_backward(float* p, float* dscores, const Tile& t, const float* log_sum, const float* dout_out,
+                      const F& meanwhile) {
+    for (int64_t r = 0; r < t.M; ++r) {
+        meanwhile(r);
+        const float sum = log_sum[r], mean = dout_out[r];
+        for (int64_t s = r * STRIDE; s < r * STRIDE + t.n; s += W) {
+            const vfloat prob = power(simd::load(p + s) - sum);
+            simd::store(p + s, prob);
+            simd::store(dscores + s, prob * (simd::load(dscores + s) - mean));
+        }
+    }
+}
+
 }  // namespace
 
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
@@ -295,15 +320,8 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
             pack_transposed(values_transposed + q0 * width, v + q0 * ld, ld, rows, hs, 1);
             copy_in(queries, q + q0 * ld, ld, rows, hs, 1);
             copy_in(douts, d + q0 * C, C, rows, hs, 1);
-            float log_sum[ROWS], dout_out[ROWS];
-            for (int64_t r = 0; r < rows; ++r) {
-                vfloat products{};
-                for (int64_t c = 0; c < hs; c += W)
-                    products = simd::fma(simd::load(douts + r * width + c), simd::load_n(o + (q0 + r) * C + c, hs - c),
-                                         products);
-                dout_out[r] = simd::sum(products);
-                log_sum[r] = logsumexp[head * T + q0 + r];
-            }
+            float dout_out[ROWS];
+            row_products(dout_out, douts, o + q0 * C, C, rows, hs);
             for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
                 const int64_t k1 = std::min(k0 + KEYS, q1);
                 for (int64_t m = 0; m < rows; m += MR)
@@ -317,6 +335,9 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                             for (int64_t part = 0; ask && part < 3; ++part)
                                 prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
                         };
+                        const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                        };
                         const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
                             if (!ask) return;
                             prefetch(dout + next_out + r * C, hs);
@@ -325,15 +346,7 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                         score_rows<M>(probs, queries + m * width, width, keys_transposed + k0 * width, t.n, hs,
                                       ask_dqkv);
                         score_rows<M>(ds, douts + m * width, width, values_transposed + k0 * width, t.n, hs, ask_out);
-                        for (int64_t r = 0; r < M; ++r) {
-                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
-                            const float sum = log_sum[m + r], mean = dout_out[m + r];
-                            for (int64_t s = r * STRIDE; s < r * STRIDE + t.n; s += W) {
-                                const vfloat prob = power(simd::load(probs + s) - sum);
-                                simd::store(probs + s, prob);
-                                simd::store(ds + s, prob * (simd::load(ds + s) - mean));
-                            }
-                        }
+                        softmax_backward(probs, ds, t, logsumexp + head * T + t.q, dout_out + m, ask_qkv);
                         sum_rows<Order::k_last, M>(dq_sum + m * width, width, k0 > 0, t.all_see, ds, keys + k0 * width,
                                                    t.on_diagonal ? ds + t.all_see : nullptr, keys + t.q * width);
                     });
