@@ -1,16 +1,16 @@
 // Causal attention on the Cpu, after FlashAttention (Dao et al. 2022): a thread takes one head of one sequence, and of
-// its T x T scores only one block of ROWS queries x KEYS keys exists at a time.
+// its T x T scores only those of a block of ROWS queries x KEYS keys exist at a time.
 //
-// With AVX-512 and hs = 64: a block of scores is 96 x 208 floats (78 KiB), the block's queries and its sums 24 KiB
-// each: they stay in L2 (the backward: twice the scores, 5 times 24 KiB). In a product, one panel of 32 keys (8 KiB)
-// and the scores or queries of a tile's 12 rows (3 to 9 KiB) stay in L1. A block of scores costs 96 * 192 * 64
-// multiply-adds a product, 37 k cycles at two vectors a cycle; its softmax is 12 operations a vector, 7 k. All that
-// grows with T are copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
+// The unit of work is a tile's MR queries: their scores with a block's keys, what the softmax makes of these, and the
+// sum over keys that follows all happen while these scores are in L1. With AVX-512 and hs = 64 that is 12 x 400 floats
+// (19 KiB) beside a panel of 32 keys (8 KiB). A block's keys and values (96 KiB each) stay in L2, with the 96 rows of
+// probabilities and of scores' gradients (150 KiB each) that the backward's sums over queries read. All that grows with
+// T are copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
 //
-// Nothing right of the diagonal is computed but for what tiles overlap: a tile's sums over keys end (over queries:
-// begin) where all of its rows see them, and triangle() adds the rest. So NaN reaches only those who see it.
+// Little right of the diagonal is computed: scores end with the vector that a tile's last query needs; sums over keys
+// (over queries) end (begin) with the triangle on the diagonal. So NaN reaches only those who see it.
 //
-// Queries are scaled by 1 / sqrt(hs) once, instead of each score.
+// Keys are scaled by 1 / sqrt(hs) as they are copied, instead of each score.
 #include "layers/attention_cpu.h"
 
 #include <limits>
@@ -21,133 +21,227 @@
 
 namespace {
 
-constexpr int NV = 2, NR = NV * simd::W, MR = gemm::max_rows(NV);
+constexpr int NV = 2, MR = gemm::max_rows(NV);
 using gemm::Order;
 using simd::vfloat;
 using simd::W;
 
-constexpr int64_t ROWS = 96, KEYS = 192;  // multiples of MR and NR at every width, so that no block cuts a tile
+constexpr int64_t ROWS = 96, KEYS = 384;  // multiples of MR and W at every width, so that no block cuts a tile
 constexpr int64_t STRIDE = KEYS + 16;     // odd in cache lines, or rows would share L1 sets
-static_assert(ROWS % MR == 0 && ROWS % NR == 0 && KEYS % ROWS == 0);
+static_assert(ROWS % MR == 0 && ROWS % W == 0 && KEYS % ROWS == 0);
 
 // e^x for scores less their row's largest or logsumexp. Rounding x log2(e) costs |x| roundoffs of a value that is small
 // where |x| is not; simd::exp, which avoids that, takes half as long again.
 vfloat power(vfloat x) { return simd::exp2(x * std::numbers::log2e_v<float>); }
 
-// Floats of panels for a product with K rows and `columns` columns.
-int64_t panel_floats(int64_t columns, int64_t K) { return gemm::ceil_div(columns, NR) * NR * K; }
+int64_t whole_vectors(int64_t n) { return gemm::ceil_div(n, W) * W; }
 
-// Rows [first, first + rows) of x (T,hs) into the panels of x^T (hs,T).
-void pack_transposed(float* panels, const float* x, int64_t ld, int64_t first, int64_t rows, int64_t hs) {
-    for (int64_t t = first; t < first + rows; t += NR)
-        gemm::pack_panel<Order::k_last, NV>(panels + t * hs, x + t * ld, ld, hs,
-                                            std::min<int64_t>(NR, first + rows - t));
-}
-// The same into the panels of x (T,hs) itself.
-void pack(float* panels, int64_t T, const float* x, int64_t ld, int64_t first, int64_t rows, int64_t hs) {
-    for (int64_t n = 0; n < hs; n += NR)
-        gemm::pack_panel<Order::k_first, NV>(panels + n * T + first * NR, x + first * ld + n, ld, rows,
-                                             std::min<int64_t>(NR, hs - n));
+// f(M), 1 <= M <= MR, with M as a constant
+template <class F>
+void for_rows(int64_t M, const F& f) {
+    if (M == MR) return f(std::integral_constant<int, MR>());
+    [&]<int... I>(std::integer_sequence<int, I...>) {
+        ((M == I + 1 ? f(std::integral_constant<int, I + 1>()) : void()), ...);
+    }
+    (std::make_integer_sequence<int, MR - 1>());
 }
 
-// to (rows,n) = from * factor
-void copy(float* to, int64_t ld_to, const float* from, int64_t ld_from, int64_t rows, int64_t n, float factor) {
+// The heads of all sequences, whose rows stand in (B,T,ld) tensors.
+struct Heads {
+    int64_t B, T, NH, hs, C = NH * hs, ld = 3 * C, width = whole_vectors(hs);
+    // Where row n of all heads' rows, head by head, begins; the last head's for those behind.
+    int64_t at(int64_t n, int64_t row_length) const {
+        const int64_t head = std::min(n / T, B * NH - 1);
+        return (head / NH * T + n % T) * row_length + head % NH * hs;
+    }
+    // A head's rows are far from each other, so that the CPU does not see them coming: they have to be asked for where
+    // the tensors are too large to be in a cache already. Not many at a time: what exceeds the misses that a core can
+    // have open is forgotten. For that a thread's heads follow each other, by a static schedule.
+    bool ask() const { return B * T * ld > int64_t{1} << 20; }
+};
+
+// Inlined, as GCC takes a function that only asks for memory for one without effect.
+template <bool write = false>
+[[gnu::always_inline]] inline void prefetch(const float* p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, write);
+}
+
+// x (rows,n) * factor, transposed: a panel (n,W) for each W of its rows, filled up to whole vectors by zeros.
+void pack_transposed(float* panels, const float* x, int64_t ld, int64_t rows, int64_t n, float factor) {
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t i = 0; i < n; i += W)
+            simd::transpose(panels + r * whole_vectors(n) + i * W, W, W, [=](int64_t j) {
+                return r + j < rows ? simd::load_n(x + (r + j) * ld + i, n - i) * factor : vfloat{};
+            });
+}
+
+// to (rows,n) = from * factor, to's rows filled up to whole vectors by zeros
+void copy_in(float* to, const float* from, int64_t ld_from, int64_t rows, int64_t n, float factor) {
+    const int64_t width = whole_vectors(n);
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t i = 0; i < n; i += W)
-            simd::store_n(to + r * ld_to + i, simd::load_n(from + r * ld_from + i, n - i) * factor, n - i);
+            simd::store(to + r * width + i, simd::load_n(from + r * ld_from + i, n - i) * factor);
+}
+// The other way round.
+void copy_out(float* to, int64_t ld_to, const float* from, int64_t rows, int64_t n, float factor) {
+    const int64_t width = whole_vectors(n);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < n; i += W)
+            simd::store_n(to + r * ld_to + i, simd::load(from + r * width + i) * factor, n - i);
 }
 
-// scores (rows,keys) = a (rows,hs) · panels (hs,keys), without the tiles where every key > row + offset
-void score_product(float* scores, const float* a, const float* panels, int64_t rows, int64_t keys, int64_t hs,
-                   int64_t offset) {
-    for (int64_t n = 0; n < keys; n += NR)
-        for (int64_t m = std::max<int64_t>(0, (n - offset) / MR * MR); m < rows; m += MR)
-            gemm::tile<Order::k_last, NV>(std::min<int64_t>(MR, rows - m))(hs, a + m * hs, hs, panels + n * hs,
-                                                                           scores + m * STRIDE + n, STRIDE, false, NR);
-}
-
-// c (M,hs) [+]= a (M,K) · panels (K,hs), a panel having `panel_rows` rows. M <= MR.
-template <Order A>
-void tile_row(float* c, int64_t M, int64_t K, int64_t hs, const float* a, const float* panels, int64_t panel_rows,
-              bool accumulate) {
-    for (int64_t n = 0; n < hs; n += NR)
-        gemm::tile<A, NV>(M)(K, a, STRIDE, panels + n * panel_rows, c + n, hs, accumulate,
-                             std::min<int64_t>(NR, hs - n));
-}
-
-// c (n,hs) += a (n,n) · panels (n,hs), of a only the elements whose key <= query: rows of a are queries if k_last; if
-// k_first, a is transposed and they are keys. n <= MR.
-template <Order A>
-void triangle(float* c, int64_t n, int64_t hs, const float* a, const float* panels, int64_t panel_rows) {
-    constexpr bool queries = A == Order::k_last;
-    for (int64_t col = 0; col < hs; col += W) {
-        vfloat sum[MR];
-        for (int64_t i = 0; i < MR; ++i) sum[i] = i < n ? simd::load_n(c + i * hs + col, hs - col) : vfloat{};
-        const float* const b = panels + (col - col % NR) * panel_rows + col % NR;
-#pragma GCC unroll 16
-        for (int64_t j = 0; j < MR; ++j) {
-            if (j == n) break;
-            const vfloat row = simd::load(b + j * NR);
-#pragma GCC unroll 16
-            for (int64_t i = 0; i < MR; ++i)
-                if (queries ? j <= i : i <= j)
-                    sum[i] = simd::fma(simd::set1(queries ? a[i * STRIDE + j] : a[j * STRIDE + i]), row, sum[i]);
-        }
-        for (int64_t i = 0; i < n; ++i) simd::store_n(c + i * hs + col, sum[i], hs - col);
-    }
-}
-
-// c (rows,hs) [+]= a · panels over a block's keys [k0, k1), for queries from q0 on
-void product_over_keys(float* c, int64_t rows, int64_t q0, int64_t k0, int64_t k1, int64_t hs, const float* a,
-                       const float* panels, int64_t T) {
-    for (int64_t m = 0; m < rows; m += MR) {
-        const int64_t size = std::min<int64_t>(MR, rows - m), all_see = std::min(k1, q0 + m);
-        tile_row<Order::k_last>(c + m * hs, size, all_see - k0, hs, a + m * STRIDE, panels + k0 * NR, T, k0 > 0);
-        if (all_see < k1)
-            triangle<Order::k_last>(c + m * hs, size, hs, a + m * STRIDE + all_see - k0, panels + all_see * NR, T);
-    }
-}
-
-// c (T,hs), rows [k0, k1): [+]= a^T · panels over a block's `rows` queries from q0 on
-void product_over_queries(float* c, int64_t rows, int64_t q0, int64_t k0, int64_t k1, int64_t hs, const float* a,
-                          const float* panels) {
-    for (int64_t s = k0; s < k1; s += MR) {
-        const int64_t size = std::min<int64_t>(MR, k1 - s), own = s - q0, all_see = std::max<int64_t>(0, own + size);
-        tile_row<Order::k_first>(c + s * hs, size, rows - all_see, hs, a + all_see * STRIDE + s - k0,
-                                 panels + all_see * NR, ROWS, own < 0);
-        if (own >= 0)
-            triangle<Order::k_first>(c + s * hs, size, hs, a + own * STRIDE + s - k0, panels + own * NR, ROWS);
-    }
-}
-
-// scores (rows, k1 - k0) = e^(score - top) in place, row r's up to the key q0 + r. top (rows) becomes the largest score
-// so far; total (rows) += the powers, lane by lane; total and sums (rows,hs) are brought to the new top first. Two
-// passes over the rows: in one, each row's powers would wait for its maximum.
-void softmax(float* scores, float* top, vfloat* total, float* sums, int64_t rows, int64_t q0, int64_t k0, int64_t k1,
-             int64_t hs) {
+// products[r] = x_r · y_r for rows of n, x's filled up to whole vectors
+void row_products(float* products, const float* x, const float* y, int64_t ld_y, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; ++r) {
+        vfloat sum{};
+        for (int64_t i = 0; i < n; i += W)
+            sum = simd::fma(simd::load(x + r * whole_vectors(n) + i), simd::load_n(y + r * ld_y + i, n - i), sum);
+        products[r] = simd::sum(sum);
+    }
+}
+
+// acc (M, V vectors) += a column of A · a row of B, whose vectors are `next` apart. On the diagonal the column is the
+// k-th of a triangle: lower if k_last, where A's rows are queries; upper if k_first, where they are keys.
+template <Order A, bool diagonal, int M, int V>
+[[gnu::always_inline]] inline void step(vfloat (&acc)[M][V], int k, const float* a, int64_t lda, const float* b,
+                                        int64_t next) {
+    vfloat row[V];
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) row[j] = simd::load(b + j * next);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+        if (diagonal && (A == Order::k_last ? i < k : i > k)) continue;
+        const vfloat x = simd::set1(A == Order::k_last ? a[i * lda] : a[i]);
+#pragma GCC unroll 4
+        for (int j = 0; j < V; ++j) acc[i][j] = simd::fma(x, row[j], acc[i][j]);
+    }
+}
+
+// acc (M, V vectors) += A (M,K) · B (K, V vectors)
+template <Order A, int M, int V>
+[[gnu::always_inline]] inline void multiply_add(vfloat (&acc)[M][V], int64_t K, const float* a, int64_t lda,
+                                                const float* b, int64_t ldb, int64_t next) {
+    const int64_t da = A == Order::k_last ? 1 : lda;
+    int64_t k = 0;
+    for (; k + 4 <= K; k += 4)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) step<A, false>(acc, 0, a + (k + u) * da, lda, b + (k + u) * ldb, next);
+    for (; k < K; ++k) step<A, false>(acc, 0, a + k * da, lda, b + k * ldb, next);
+}
+
+// scores (M, V vectors) = a (M,hs) · V panels (hs,W)
+template <int M, int V>
+void score_tile(float* scores, const float* a, int64_t lda, const float* panels, int64_t hs) {
+    vfloat acc[M][V] = {};
+    multiply_add<Order::k_last>(acc, hs, a, lda, panels, W, whole_vectors(hs) * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < V; ++j) simd::store(scores + i * STRIDE + j * W, acc[i][j]);
+}
+// scores (M,keys) = a (M,hs) · panels (hs,keys). Between tiles, and behind, meanwhile(r) is called for each of M rows.
+template <int M, class F>
+void score_rows(float* scores, const float* a, int64_t lda, const float* panels, int64_t keys, int64_t hs,
+                const F& meanwhile) {
+    const int64_t share = gemm::ceil_div(M, std::max<int64_t>(1, keys / (NV * W)));
+    int64_t n = 0, row = 0;
+    for (; n + NV * W <= keys; n += NV * W) {
+        score_tile<M, NV>(scores + n, a, lda, panels + n * whole_vectors(hs), hs);
+        for (const int64_t end = std::min<int64_t>(M, row + share); row < end; ++row) meanwhile(row);
+    }
+    for (; n < keys; n += W) score_tile<M, 1>(scores + n, a, lda, panels + n * whole_vectors(hs), hs);
+    for (; row < M; ++row) meanwhile(row);
+}
+
+// c (M, V vectors) [+]= A (M,K) · B (K, V vectors), and with `diagonal` also the triangle of A there · B's rows there.
+template <Order A, int M, int V>
+void sum_tile(float* c, int64_t width, bool accumulate, int64_t K, const float* a, const float* b,
+              const float* diagonal, const float* b_diagonal) {
+    vfloat acc[M][V] = {};
+    multiply_add<A>(acc, K, a, STRIDE, b, width, W);
+    if (diagonal)
+#pragma GCC unroll 16
+        for (int k = 0; k < M; ++k)
+            step<A, true>(acc, k, diagonal + k * (A == Order::k_last ? 1 : STRIDE), STRIDE, b_diagonal + k * width, W);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < V; ++j) {
+            float* const p = c + i * width + j * W;
+            simd::store(p, accumulate ? simd::load(p) + acc[i][j] : acc[i][j]);
+        }
+}
+// The same for all of c's columns.
+template <Order A, int M>
+void sum_rows(float* c, int64_t width, bool accumulate, int64_t K, const float* a, const float* b,
+              const float* diagonal, const float* b_diagonal) {
+    int64_t n = 0;
+    for (; n + NV * W <= width; n += NV * W)
+        sum_tile<A, M, NV>(c + n, width, accumulate, K, a, b + n, diagonal, b_diagonal + n);
+    for (; n < width; n += W) sum_tile<A, M, 1>(c + n, width, accumulate, K, a, b + n, diagonal, b_diagonal + n);
+}
+
+// Queries [q, q + M), and the keys [k0, …) of a block that they see: n of them, in whole vectors, the first `all_see`
+// of which all queries see.
+struct Tile {
+    int64_t q, M, k0, n, all_see;
+    bool on_diagonal;
+    Tile(int64_t first, int64_t rows, int64_t begin, int64_t end)
+        : q(first),
+          M(rows),
+          k0(begin),
+          n(whole_vectors(std::min(end, q + M) - k0)),
+          all_see(std::min(end, q) - k0),
+          on_diagonal(q < end) {}
+};
+
+// scores (M,n) = e^(score - top) in place, of which row r's up to the key q + r count. top (M) becomes the largest
+// score so far; total (M) += the powers; total and sums (M,width) are brought to the new top first. Two passes over the
+// rows: in one, each row's powers would wait for its maximum. meanwhile(r) is called for each row.
+template <class F>
+void softmax(float* scores, const Tile& t, float* top, float* total, float* sums, int64_t width, const F& meanwhile) {
+    for (int64_t r = 0; r < t.M; ++r) {
         const float* const row = scores + r * STRIDE;
-        const int64_t n = std::min(k1, q0 + r + 1) - k0;
+        const int64_t sees = t.q + r + 1 - t.k0;
         vfloat largest = simd::set1(top[r]);
-        for (int64_t s = 0; s < n; s += W)
-            largest = simd::max(largest, simd::first(simd::load(row + s), n - s, row[0]));
+        int64_t s = 0;
+        for (; s + W <= std::min(sees, t.n); s += W) largest = simd::max(largest, simd::load(row + s));
+        for (; s < t.n; s += W) largest = simd::max(largest, simd::first(simd::load(row + s), sees - s, row[0]));
         const float now = simd::max(largest);
-        if (k0 > 0 && now != top[r]) {
+        if (t.k0 > 0 && now != top[r]) {
             const vfloat factor = power(simd::set1(top[r] - now));
-            total[r] *= factor;
-            simd::map(sums + r * hs, hs, [=](vfloat x, int64_t, int64_t) { return x * factor; });
+            total[r] *= factor[0];
+            simd::map(sums + r * width, width, [=](vfloat x, int64_t, int64_t) { return x * factor; });
         }
         top[r] = now;
     }
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = 0; r < t.M; ++r) {
+        meanwhile(r);
+        float* const row = scores + r * STRIDE;
+        const int64_t sees = t.q + r + 1 - t.k0;
         const float now = top[r];
-        vfloat sum = total[r];
-        simd::map(scores + r * STRIDE, std::min(k1, q0 + r + 1) - k0, [&](vfloat x, int64_t, int64_t left) {
-            const vfloat e = power(x - now);
-            sum += simd::first(e, left);
-            return e;
-        });
-        total[r] = sum;
+        vfloat sum{};
+        for (int64_t s = 0; s < t.n; s += W) {
+            const vfloat e = power(simd::load(row + s) - now);
+            simd::store(row + s, e);
+            sum += simd::first(e, sees - s);
+        }
+        total[r] += simd::sum(sum);
+    }
+}
+
+// p (M,n) = e^(p - log_sum) for scores p, dscores = p * (dscores - dout_out). meanwhile(r) is called for each row.
+template <class F>
+void softmax_backward(float* p, float* dscores, const Tile& t, const float* log_sum, const float* dout_out,
+                      const F& meanwhile) {
+    for (int64_t r = 0; r < t.M; ++r) {
+        meanwhile(r);
+        const float sum = log_sum[r], mean = dout_out[r];
+        for (int64_t s = r * STRIDE; s < r * STRIDE + t.n; s += W) {
+            const vfloat prob = power(simd::load(p + s) - sum);
+            simd::store(p + s, prob);
+            simd::store(dscores + s, prob * (simd::load(dscores + s) - mean));
+        }
     }
 }
 
@@ -156,98 +250,117 @@ void softmax(float* scores, float* top, vfloat* total, float* sums, int64_t rows
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
                        int64_t NH) {
     const Timed timed(dev, "attention_forward", 2 * product(B, T, T + 1, C), 16 * product(B, T, C));
-    const int64_t hs = C / NH, ld = 3 * C;
+    const Heads heads{B, T, NH, C / NH};
+    const int64_t hs = heads.hs, ld = heads.ld, width = heads.width;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
-#pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t b = 0; b < B; ++b)
-        for (int64_t h = 0; h < NH; ++h) {
-            const float *q = qkv + b * T * ld + h * hs, *k = q + C, *v = k + C;
-            float* const keys = dev.scratch(panel_floats(T, hs) + panel_floats(hs, T) + 2 * ROWS * hs + ROWS * STRIDE);
-            float* const values = keys + panel_floats(T, hs);
-            float* const scores = values + panel_floats(hs, T);
-            float *const queries = scores + ROWS * STRIDE, *const sums = queries + ROWS * hs;  // (ROWS,hs) each
-            for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
-                const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
-                pack_transposed(keys, k, ld, q0, rows, hs);
-                pack(values, T, v, ld, q0, rows, hs);
-                copy(queries, hs, q + q0 * ld, ld, rows, hs, scale);
-                float top[ROWS];
-                vfloat total[ROWS];
-                std::fill(top, top + rows, std::numeric_limits<float>::lowest());
-                std::fill(total, total + rows, vfloat{});
-                for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
-                    const int64_t k1 = std::min(k0 + KEYS, q1);
-                    score_product(scores, queries, keys + k0 * hs, rows, k1 - k0, hs, q0 - k0);
-                    softmax(scores, top, total, sums, rows, q0, k0, k1, hs);
-                    product_over_keys(sums, rows, q0, k0, k1, hs, scores, values, T);
-                }
-                for (int64_t r = 0; r < rows; ++r) {
-                    const float sum = simd::sum(total[r]);
-                    copy(out + (b * T + q0 + r) * C + h * hs, C, sums + r * hs, hs, 1, hs, 1 / sum);
-                    logsumexp[(b * NH + h) * T + q0 + r] = top[r] + std::log(sum);
-                }
-            }
+#pragma omp parallel for schedule(static)
+    for (int64_t head = 0; head < B * NH; ++head) {
+        const float *q = qkv + heads.at(head * T, ld), *k = q + C, *v = k + C;
+        float* const o = out + heads.at(head * T, C);
+        float* const keys = dev.scratch((whole_vectors(T) + T + ROWS) * width + MR * STRIDE);  // transposed
+        float* const values = keys + whole_vectors(T) * width;
+        float *const scores = values + T * width, *const sums = scores + MR * STRIDE;
+        for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
+            const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
+            pack_transposed(keys + q0 * width, k + q0 * ld, ld, rows, hs, scale);
+            copy_in(values + q0 * width, v + q0 * ld, ld, rows, hs, 1);
+            float top[ROWS], total[ROWS] = {};
+            std::fill(top, top + rows, std::numeric_limits<float>::lowest());
+            for (int64_t k0 = 0; k0 < q1; k0 += KEYS)
+                for (int64_t m = 0; m < rows; m += MR)
+                    for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
+                        const Tile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
+                        const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
+                        const bool ask = k0 == 0 && heads.ask();
+                        const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
+                            if (ask) prefetch<true>(o + (t.q + r) * C, hs);
+                        };
+                        const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                        };
+                        score_rows<M>(scores, q + t.q * ld, ld, keys + k0 * width, t.n, hs, ask_out);
+                        softmax(scores, t, top + m, total + m, sums + m * width, width, ask_qkv);
+                        sum_rows<Order::k_last, M>(sums + m * width, width, k0 > 0, t.all_see, scores,
+                                                   values + k0 * width, t.on_diagonal ? scores + t.all_see : nullptr,
+                                                   values + t.q * width);
+                    });
+            for (int64_t r = 0; r < rows; ++r) copy_out(o + (q0 + r) * C, C, sums + r * width, 1, hs, 1 / total[r]);
+            for (int64_t r = 0; r < rows; ++r) logsumexp[head * T + q0 + r] = top[r] + std::log(total[r]);
         }
+    }
 }
 
 void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv,
                         const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const Timed timed(dev, "attention_backward", 5 * product(B, T, T + 1, C), 32 * product(B, T, C));
-    const int64_t hs = C / NH, ld = 3 * C;
+    const Heads heads{B, T, NH, C / NH};
+    const int64_t hs = heads.hs, ld = heads.ld, width = heads.width;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
-#pragma omp parallel for collapse(2) schedule(dynamic)
-    for (int64_t b = 0; b < B; ++b)
-        for (int64_t h = 0; h < NH; ++h) {
-            const float *q = qkv + b * T * ld + h * hs, *k = q + C, *v = k + C;
-            float *dq = dqkv + b * T * ld + h * hs, *dk = dq + C, *dv = dk + C;
-            float* const keys = dev.scratch(panel_floats(hs, T) + 2 * panel_floats(T, hs) + 2 * panel_floats(hs, ROWS) +
-                                            2 * ROWS * STRIDE + 3 * ROWS * hs + 2 * T * hs);
-            float* const keys_transposed = keys + panel_floats(hs, T);
-            float* const values_transposed = keys_transposed + panel_floats(T, hs);
-            float* const query_panels = values_transposed + panel_floats(T, hs);
-            float* const dout_panels = query_panels + panel_floats(hs, ROWS);
-            float *const p = dout_panels + panel_floats(hs, ROWS), *const dscores = p + ROWS * STRIDE;
-            float* const queries = dscores + ROWS * STRIDE;  // (ROWS,hs), as douts and dq_sum
-            float *const douts = queries + ROWS * hs, *const dq_sum = douts + ROWS * hs;
-            float *const dk_sum = dq_sum + ROWS * hs, *const dv_sum = dk_sum + T * hs;  // (T,hs) each
-            for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
-                const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
-                pack(keys, T, k, ld, q0, rows, hs);
-                pack_transposed(keys_transposed, k, ld, q0, rows, hs);
-                pack_transposed(values_transposed, v, ld, q0, rows, hs);
-                copy(queries, hs, q + q0 * ld, ld, rows, hs, scale);
-                copy(douts, hs, dout + (b * T + q0) * C + h * hs, C, rows, hs, 1);
-                pack(query_panels, ROWS, queries, hs, 0, rows, hs);
-                pack(dout_panels, ROWS, douts, hs, 0, rows, hs);
-                float log_sum[ROWS], dout_out[ROWS];
-                for (int64_t r = 0; r < rows; ++r) {
-                    const float *d = douts + r * hs, *o = out + (b * T + q0 + r) * C + h * hs;
-                    vfloat products{};
-                    for (int64_t c = 0; c < hs; c += W)
-                        products = simd::fma(simd::load_n(d + c, hs - c), simd::load_n(o + c, hs - c), products);
-                    dout_out[r] = simd::sum(products);
-                    log_sum[r] = logsumexp[(b * NH + h) * T + q0 + r];
-                }
-                for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
-                    const int64_t k1 = std::min(k0 + KEYS, q1);
-                    score_product(p, queries, keys_transposed + k0 * hs, rows, k1 - k0, hs, q0 - k0);
-                    score_product(dscores, douts, values_transposed + k0 * hs, rows, k1 - k0, hs, q0 - k0);
-                    for (int64_t r = 0; r < rows; ++r) {
-                        float* const dscore = dscores + r * STRIDE;
-                        simd::map(p + r * STRIDE, std::min(k1, q0 + r + 1) - k0,
-                                  [=, sum = log_sum[r], mean = dout_out[r]](vfloat score, int64_t s, int64_t) {
-                                      const vfloat prob = power(score - sum);
-                                      simd::store(dscore + s, prob * (simd::load(dscore + s) - mean));
-                                      return prob;
-                                  });
-                    }
-                    product_over_keys(dq_sum, rows, q0, k0, k1, hs, dscores, keys, T);
-                    product_over_queries(dk_sum, rows, q0, k0, k1, hs, dscores, query_panels);
-                    product_over_queries(dv_sum, rows, q0, k0, k1, hs, p, dout_panels);
-                }
-                copy(dq + q0 * ld, ld, dq_sum, hs, rows, hs, scale);
+#pragma omp parallel for schedule(static)
+    for (int64_t head = 0; head < B * NH; ++head) {
+        const int64_t at = heads.at(head * T, ld), at_out = heads.at(head * T, C);
+        const float *q = qkv + at, *k = q + C, *v = k + C, *d = dout + at_out, *o = out + at_out;
+        float *dq = dqkv + at, *dk = dq + C, *dv = dk + C;
+        float* const keys = dev.scratch((3 * T + 2 * whole_vectors(T) + 3 * ROWS) * width + 2 * ROWS * STRIDE);
+        float *const dk_sum = keys + T * width, *const dv_sum = dk_sum + T * width;
+        float* const keys_transposed = dv_sum + T * width;
+        float* const values_transposed = keys_transposed + whole_vectors(T) * width;
+        float *const p = values_transposed + whole_vectors(T) * width, *const dscores = p + ROWS * STRIDE;
+        float *const queries = dscores + ROWS * STRIDE, *const douts = queries + ROWS * width;
+        float* const dq_sum = douts + ROWS * width;
+        for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
+            const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
+            copy_in(keys + q0 * width, k + q0 * ld, ld, rows, hs, scale);
+            pack_transposed(keys_transposed + q0 * width, k + q0 * ld, ld, rows, hs, scale);
+            pack_transposed(values_transposed + q0 * width, v + q0 * ld, ld, rows, hs, 1);
+            copy_in(queries, q + q0 * ld, ld, rows, hs, 1);
+            copy_in(douts, d + q0 * C, C, rows, hs, 1);
+            float dout_out[ROWS];
+            row_products(dout_out, douts, o + q0 * C, C, rows, hs);
+            for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
+                const int64_t k1 = std::min(k0 + KEYS, q1);
+                for (int64_t m = 0; m < rows; m += MR)
+                    for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
+                        const Tile t(q0 + m, M, k0, k1);
+                        float *const probs = p + m * STRIDE, *const ds = dscores + m * STRIDE;
+                        const int64_t ahead = head * T + t.q + ROWS, next_out = heads.at(ahead, C);
+                        const float* const next = qkv + heads.at(ahead, ld);
+                        const bool ask = k0 == 0 && heads.ask();
+                        const auto ask_dqkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part)
+                                prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
+                        };
+                        const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                            for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                        };
+                        const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
+                            if (!ask) return;
+                            prefetch(dout + next_out + r * C, hs);
+                            prefetch(out + next_out + r * C, hs);
+                        };
+                        score_rows<M>(probs, queries + m * width, width, keys_transposed + k0 * width, t.n, hs,
+                                      ask_dqkv);
+                        score_rows<M>(ds, douts + m * width, width, values_transposed + k0 * width, t.n, hs, ask_out);
+                        softmax_backward(probs, ds, t, logsumexp + head * T + t.q, dout_out + m, ask_qkv);
+                        sum_rows<Order::k_last, M>(dq_sum + m * width, width, k0 > 0, t.all_see, ds, keys + k0 * width,
+                                                   t.on_diagonal ? ds + t.all_see : nullptr, keys + t.q * width);
+                    });
+                for (int64_t s = k0; s < k1; s += MR)
+                    for_rows(std::min<int64_t>(MR, k1 - s), [&](auto M) {
+                        const int64_t own = s - q0, all_see = std::max<int64_t>(0, own + M);
+                        const auto sum_over_queries = [&](float* c, const float* a, const float* x) {
+                            a += s - k0;
+                            sum_rows<Order::k_first, M>(c + s * width, width, own < 0, rows - all_see,
+                                                        a + all_see * STRIDE, x + all_see * width,
+                                                        own < 0 ? nullptr : a + own * STRIDE, x + own * width);
+                        };
+                        sum_over_queries(dk_sum, dscores, queries);
+                        sum_over_queries(dv_sum, p, douts);
+                    });
             }
-            copy(dk, ld, dk_sum, hs, T, hs, 1);  // the queries' scale is in it
-            copy(dv, ld, dv_sum, hs, T, hs, 1);
+            copy_out(dq + q0 * ld, ld, dq_sum, rows, hs, 1);
         }
+        copy_out(dk, ld, dk_sum, T, hs, scale);
+        copy_out(dv, ld, dv_sum, T, hs, 1);
+    }
 }
