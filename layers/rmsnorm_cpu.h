@@ -79,7 +79,7 @@ void rmsnorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_identit
     sum_over_rows(dev, N, C, dweight, no_sum, [=](int64_t row, float* dw, float*) {
         const S *x = inp + row * C, *dy = dout + row * C;
         const float r = rrms[row];
-        const Ahead next_x(x, C, true), next_dy(dy, C, true);
+        const Ahead next_x(x, C), next_dy(dy, C);
         const auto dnorm = [=](vfloat d, int64_t c, int64_t n) { return weight ? d * load_n(weight + c, n) : d; };
         vfloat parts[4]{};
         each_vector(C, [&](int64_t c, int64_t n, int k) {

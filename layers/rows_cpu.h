@@ -43,14 +43,15 @@ void ask_far_ahead(const S* p, int k) {
     if (k % std::max(1, in_line) == 0) __builtin_prefetch(p + 8192 / sizeof(S));
 }
 
-// A pass over a row in L1 leaves memory idle: two such passes ask for the next row while they compute, for one half of
-// its cache lines each, called with each_vector's c and k. `near` asks for it into L1, else into L2.
+// For two passes over a row one after the other, which leave memory idle as they find it in L1: both ask for the next
+// row while they compute, for one half of its cache lines each, called with each_vector's c and k. Of rows too long for
+// L1 nothing is asked: it would push out what the second pass reads again.
 template <class S>
 struct Ahead {
     const S* next;
     int64_t half;  // where the second pass starts
-    bool near;
-    Ahead(const S* row, int64_t C, bool into_l1) : next(row), half(C / 2), near(into_l1) {
+    bool fits;
+    Ahead(const S* row, int64_t C) : next(row), half(C / 2), fits(C * static_cast<int64_t>(sizeof(S)) <= 12 << 10) {
         const int64_t page = 4096 / static_cast<int64_t>(sizeof(S));  // of a short row several at once, at least
         next += std::max(C, page);
     }
@@ -60,11 +61,7 @@ struct Ahead {
 private:
     void ask(const S* p, int k) const {
         constexpr int lines = 128 / (simd::W * static_cast<int>(sizeof(S)));  // half of each 128 bytes that are walked
-        if (k % std::max(1, lines) != 0) return;
-        if (near)
-            __builtin_prefetch(p, 0, 3);
-        else
-            __builtin_prefetch(p, 0, 2);
+        if (fits && k % std::max(1, lines) == 0) __builtin_prefetch(p);
     }
 };
 

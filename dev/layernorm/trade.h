@@ -36,7 +36,7 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; ++row) {
         const float* const x = inp + row * C;
-        const Ahead next(x, C, true);
+        const Ahead next(x, C);
         const auto [m, r] = statistics(x, C, 1e-5f, [&](int64_t c, int k) { next.first(c, k); });
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);
@@ -57,7 +57,7 @@ void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* 
     const bool past = past_caches(dinp, N, C);
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {
         const float *x = kept + row * C, *dy = dout + row * C;
-        const Ahead next_x(x, C, true), next_dy(dy, C, true);
+        const Ahead next_x(x, C), next_dy(dy, C);
         Statistics s{0, 0};
         if (keep == Keep::nothing) s = statistics(x, C, 1e-5f, [](int64_t, int) {});
         if (keep == Keep::statistics) s.mean = mean[row];
