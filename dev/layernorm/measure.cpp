@@ -19,7 +19,7 @@ struct Work {
 
 void report(const std::vector<Work>& works, int64_t N, int64_t C) {
     std::vector<std::vector<double>> seconds(works.size());
-    for (int round = 0; round < 30; ++round)
+    for (int round = 0; round < 200; ++round)
         for (size_t i = 0; i < works.size(); ++i) {
             const double start = seconds_now();
             works[i].run();
