@@ -101,8 +101,8 @@ TEST_F(Signals, Usr1SavesAndGoesOn) {
 }
 
 TEST_F(Signals, BreakOffAnEvaluationWhichIsThenMadeAtResume) {
-    std::string much;
-    for (int i = 0; i < 8'000; ++i) much += std::to_string(i * 7919L % 100'003) + (i % 9 ? " " : "\n");
+    std::string much;  // more than 0.1 s of evaluation
+    for (int i = 0; i < 60'000; ++i) much += std::to_string(i * 7919L % 100'003) + (i % 9 ? " " : "\n");
     write_bytes(at("much.txt"), much);
     const Args slow = with(endless, {{"val", at("much.txt")}, {"eval-batches", "1000000"}, {"eval-every", "2"}});
     const Child child = start(training("run", slow));
@@ -112,8 +112,9 @@ TEST_F(Signals, BreakOffAnEvaluationWhichIsThenMadeAtResume) {
     const Result result = finish(child);
     EXPECT_EQ(result.status, 128 + SIGTERM);
     expect_resumable(result, "run");
-    EXPECT_EQ(read_log(at("run/log.jsonl")).back().split, "train") << "it waited for the evaluation's end";
-    expect_same_end("run", slow, 3);
+    const auto last = read_log(at("run/log.jsonl")).back();
+    EXPECT_EQ(last.split, "train") << "it waited for the evaluation's end";
+    expect_same_end("run", slow, last.step + 1);
 }
 
 TEST_F(Signals, BreakOffASampleWhichIsThenMadeAtResume) {
