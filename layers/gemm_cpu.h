@@ -153,16 +153,21 @@ Tile tile(int64_t M) {
 // panel[w * NV * W + j] = word w of B's column j for all K k's; columns from `lanes` on are zero.
 template <Order B, int NV, class Words = Floats>
 void pack_panel(float* panel, const float* b, int64_t ldb, int64_t K, int64_t lanes) {
-    constexpr int64_t width = NV * W, at_once = B == Order::k_first ? 1 : W;  // words
-    for (int64_t k = 0; k < K; k += at_once * Words::size, panel += at_once * width)
+    constexpr int64_t width = NV * W, words = B == Order::k_first ? 1 : W, at_once = words * Words::size;
+    for (int64_t k = 0; k < K; k += at_once, panel += words * width)
         for (int64_t j = 0; j < width; j += W) {
-            const int64_t n = std::max<int64_t>(0, lanes - j);
-            if constexpr (B == Order::k_first)
+            const int64_t n = std::clamp<int64_t>(lanes - j, 0, W);
+            if constexpr (B == Order::k_first) {
                 simd::store(panel + j, Words::across(b + k * ldb + j, ldb, K - k, n));
+                continue;
+            }
+            const float* const columns = b + j * ldb + k;
+            if (n == W && K - k >= at_once)
+                simd::transpose(panel + j, width, W,
+                                [=](int64_t i) { return Words::along(columns + i * ldb, at_once); });
             else
-                simd::transpose(panel + j, width, ceil_div(K - k, Words::size), [=](int64_t i) {
-                    return i < n ? Words::along(b + (j + i) * ldb + k, K - k) : vfloat{};
-                });
+                simd::transpose(panel + j, width, ceil_div(K - k, Words::size),
+                                [=](int64_t i) { return i < n ? Words::along(columns + i * ldb, K - k) : vfloat{}; });
         }
 }
 
