@@ -116,6 +116,50 @@ TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
     }
 }
 
+float low_half(uint32_t word) { return std::bit_cast<float>(word << 16); }
+float high_half(uint32_t word) { return std::bit_cast<float>(word & 0xffff0000u); }
+
+// The copies that AMX reads, on any CPU that can make them: where every value stands, and that its parts add up to it.
+template <gemm::Order order, bool across>
+void expect_packed() {
+    constexpr int64_t n = 40, K = 50, steps = 2, words = 2 * 3 * steps * 2 * amx::words_of_tile;
+    Values x = factors(Products::split, n * K);
+    Cpu cpu;
+    const float* const data = x.on(cpu);
+    const bool k_last = order == gemm::Order::k_last;
+    const auto at = [&](int64_t i, int64_t k) { return i < n && k < K ? data[k_last ? i * K + k : k * n + i] : 0.0f; };
+    std::vector<uint32_t> packed(words, 0x7fc07fc0);
+    amx::Packing<order, across, 3>(packed.data(), data, k_last ? K : n, n, K, nullptr).pack_all();
+    for (int64_t i = 0; i < 48; ++i)
+        for (int64_t k = 0; k < 64; ++k) {
+            const int64_t tile = (i / 32 * steps + k / 32) * 3 * 2 + i % 32 / 16, m = i % 16, p = k % 16;
+            double sum = 0;
+            for (int64_t plane = 2; plane >= 0; --plane) {
+                const uint32_t word = packed[static_cast<size_t>((tile + 2 * plane) * amx::words_of_tile +
+                                                                 (across ? p * 16 + m : m * 16 + p))];
+                sum += static_cast<double>(k % 32 < 16 ? low_half(word) : high_half(word));
+            }
+            ASSERT_EQ(sum, static_cast<double>(at(i, k))) << "row " << i << ", k " << k;
+        }
+}
+TEST(AmxPacking, PartsStandInTheirPlacesAndAddUp) {
+    using enum gemm::Order;
+    expect_packed<k_last, false>(), expect_packed<k_last, true>();
+    expect_packed<k_first, false>(), expect_packed<k_first, true>();
+}
+
+// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity never become finite parts.
+TEST(AmxPacking, WhatIsNotFiniteShows) {
+    for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
+                          std::numeric_limits<float>::max()}) {
+        simd::vfloat parts[3];
+        amx::split(simd::set1(x), simd::set1(1.0f), parts);
+        float sum = 0;
+        for (const simd::vfloat part : parts) sum += low_half(std::bit_cast<uint32_t>(part[0]));
+        EXPECT_FALSE(std::isfinite(sum)) << x;
+    }
+}
+
 // The kernel of vectors, which --matmul bf16 does not take where there is AMX.
 TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
     for (const Shape& s : shapes) {
