@@ -1,6 +1,7 @@
 // RMS normalisation on the Cpu, as layers/layernorm_cpu.h.
 #pragma once
 
+#include "layers/norm_backward_cpu.h"
 #include "layers/rmsnorm.h"
 #include "layers/rows_cpu.h"
 
@@ -73,27 +74,5 @@ void rmsnorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_identit
                       const S* inp, const std::type_identity_t<S>* weight, const float* rrms,
                       const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
     const Timed timed(dev, "rmsnorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * product(N, C));
-    using namespace simd;
-    const bool past = past_caches(dinp, N, C);
-    S* const no_sum = nullptr;
-    sum_over_rows(dev, N, C, dweight, no_sum, [=](int64_t row, float* dw, float*) {
-        const S *x = inp + row * C, *dy = dout + row * C;
-        const float r = rrms[row];
-        const Ahead next_x(x, C), next_dy(dy, C);
-        const auto dnorm = [=](vfloat d, int64_t c, int64_t n) { return weight ? d * load_n(weight + c, n) : d; };
-        vfloat parts[4]{};
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next_x.first(c, k), next_dy.first(c, k);
-            parts[k] = fma(dnorm(load_n(dy + c, n), c, n), load_n(x + c, n) * r, parts[k]);
-        });
-        const float mean_dnorm_norm = sum(parts) / static_cast<float>(C);
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            next_x.second(c, k), next_dy.second(c, k);
-            const vfloat d = load_n(dy + c, n), norm = load_n(x + c, n) * r;
-            store_n(dw + c, fma(d, norm, load_n(dw + c, n)), n);
-            if (!dinp) return;
-            const vfloat dx = r * (dnorm(d, c, n) - norm * mean_dnorm_norm);
-            store_row(dinp + row * C + c, dresidual ? load_n(dresidual + row * C + c, n) + dx : dx, n, past);
-        });
-    });
+    norm_cpu::backward<false, S>(dev, dinp, dweight, nullptr, dout, inp, weight, nullptr, rrms, dresidual, N, C);
 }
