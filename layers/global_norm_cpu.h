@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "layers/global_norm.h"
-#include "layers/simd.h"
+#include "layers/rows_cpu.h"
 
 // Runs of 4096 are summed in fp32 lanes, the runs in double, in order: the bits do not depend on the number of threads.
 inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
@@ -15,15 +15,12 @@ inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
     std::vector<double> sums(static_cast<size_t>(runs));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < runs; ++r) {
-        const int64_t end = std::min(n, (r + 1) * run);
-        vfloat squares[4] = {};
-        for (int64_t i = r * run; i < end; i += 4 * W)
-            for (int j = 0; j < 4; ++j) {
-                const int64_t left = std::max<int64_t>(0, end - i - j * W);
-                const vfloat v = load_n(x + i + j * W, left);
-                squares[j] = fma(v, v, squares[j]);
-            }
-        sums[static_cast<size_t>(r)] = static_cast<double>(sum((squares[0] + squares[1]) + (squares[2] + squares[3])));
+        vfloat squares[4]{};
+        each_vector(std::min(run, n - r * run), [&](int64_t i, int64_t left, int k) {
+            const vfloat v = load_n(x + r * run + i, left);
+            squares[k] = fma(v, v, squares[k]);
+        });
+        sums[static_cast<size_t>(r)] = static_cast<double>(sum(squares));
     }
     double total = 0;
     for (const double s : sums) total += s;
