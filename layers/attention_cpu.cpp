@@ -11,6 +11,11 @@
 // (over queries) end (begin) with the triangle on the diagonal. So NaN reaches only those who see it.
 //
 // Keys are scaled by 1 / sqrt(hs) as they are copied, instead of each score.
+//
+// A head's rows are far from each other, and a small model's in the cache of the core that wrote them, so that the CPU
+// does not see them coming: they are asked for while the tile 96 rows before is computed. Not many at a time: what
+// exceeds the misses that a core can have open is forgotten. For that a thread's heads follow each other, by a static
+// schedule.
 #include "layers/attention_cpu.h"
 
 #include <limits>
@@ -54,10 +59,6 @@ struct Heads {
         const int64_t head = std::min(n / T, B * NH - 1);
         return (head / NH * T + n % T) * row_length + head % NH * hs;
     }
-    // A head's rows are far from each other, so that the CPU does not see them coming: they have to be asked for where
-    // the tensors are too large to be in a cache already. Not many at a time: what exceeds the misses that a core can
-    // have open is forgotten. For that a thread's heads follow each other, by a static schedule.
-    bool ask() const { return B * T * ld > int64_t{1} << 20; }
 };
 
 // Inlined, as GCC takes a function that only asks for memory for one without effect.
@@ -271,7 +272,7 @@ void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv,
                     for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
                         const Tile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
                         const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
-                        const bool ask = k0 == 0 && heads.ask();
+                        const bool ask = k0 == 0;
                         const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
                             if (ask) prefetch<true>(o + (t.q + r) * C, hs);
                         };
@@ -325,7 +326,7 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                         float *const probs = p + m * STRIDE, *const ds = dscores + m * STRIDE;
                         const int64_t ahead = head * T + t.q + ROWS, next_out = heads.at(ahead, C);
                         const float* const next = qkv + heads.at(ahead, ld);
-                        const bool ask = k0 == 0 && heads.ask();
+                        const bool ask = k0 == 0;
                         const auto ask_dqkv = [&](int64_t r) __attribute__((always_inline)) {
                             for (int64_t part = 0; ask && part < 3; ++part)
                                 prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
