@@ -6,17 +6,21 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <utility>
 
 class Progress {
 public:
-    // flops_per_token and peak (FLOP/s) give the share of what the machine could do.
-    Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, double peak)
+    // flops_per_token and peak(), FLOP/s, give the share of what the machine could do. It is measured again when it
+    // turns out too low: other work, or another clock, may have been there.
+    Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, std::function<double()> peak)
         : done_(done),
           steps_(steps),
           tokens_(static_cast<double>(tokens_per_step)),
           flops_(flops_per_token),
-          peak_(peak),
+          measure_peak_(std::move(peak)),
+          peak_(measure_peak_()),
           live_(isatty(STDOUT_FILENO)) {}
 
     void step(int64_t step, double loss, double seconds) {
@@ -27,9 +31,10 @@ public:
         const bool first = step == done_ + 1, last = step == steps_;
         if (!first && !last && since_ < (live_ ? 0.1 : 10.0)) return;
         since_ = 0;
-        const double speed = tokens_ / smooth_seconds_;
+        const double speed = tokens_ / smooth_seconds_, flops = speed * flops_;
+        if (flops > peak_) peak_ = std::max(flops, measure_peak_());
         std::printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s",
-                    live_ ? "\r\033[K" : "", step, steps_, smooth_loss_, speed, 100 * speed * flops_ / peak_,
+                    live_ ? "\r\033[K" : "", step, steps_, smooth_loss_, speed, 100 * flops / peak_,
                     duration(static_cast<double>(steps_ - step) * smooth_seconds_).c_str(), live_ ? "" : "\n");
         std::fflush(stdout);
         on_line_ = live_;
@@ -53,7 +58,9 @@ private:
     }
 
     int64_t done_, steps_, seen_ = 0;
-    double tokens_, flops_, peak_;
+    double tokens_, flops_;
+    std::function<double()> measure_peak_;
+    double peak_;
     double smooth_seconds_ = 0, smooth_loss_ = 0, since_ = 0;
     bool live_, on_line_ = false;
 };

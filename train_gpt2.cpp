@@ -105,7 +105,7 @@ public:
         }
         stop_signals::catch_stop(program_name());
         progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
-                         peak_flops(options));
+                         [this] { return peak_flops(options); });
         started = seconds_now() - state.seconds;
         finish_step();  // the evaluation before the first step, or what an interrupted run still owes
         Profile profile;

@@ -5,9 +5,9 @@
 
 namespace norm_cpu {
 
-// dinp = dresidual + r * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)) of R neighbouring rows, which share the loads
-// of weight and of the sums dw (C) and db (C), +=. Mean: as LayerNorm has it; without it norm is inp * r, and neither
-// mean(dnorm) nor db is there.
+// dinp = dresidual + r * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)) of R neighbouring rows, which share the
+// loads of weight and of the sums dw (C) and db (C), +=. Mean: as LayerNorm has it; without it norm is inp * r, and
+// neither mean(dnorm) nor db is there.
 template <bool Mean, int R, class S>
 void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, const S* weight, const float* mean,
                    const float* rstd, const S* dresidual, int64_t row, int64_t C, bool past) {
@@ -65,7 +65,8 @@ void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, c
         each_group<2>(C, [&](auto vectors, int64_t c, int64_t n) { finish(vectors, c, n, 0); });
 }
 
-// dinp (N,C) =, dweight (C) +=, dbias (C) +=: any may be null. So may weight (C), dresidual (N,C), and without Mean, mean.
+// dinp (N,C) =, dweight (C) +=, dbias (C) +=: any may be null. So may weight (C), dresidual (N,C), and without Mean,
+// mean.
 template <bool Mean, class S>
 void backward(Cpu& dev, S* dinp, S* dweight, S* dbias, const S* dout, const S* inp, const S* weight, const float* mean,
               const float* rstd, const S* dresidual, int64_t N, int64_t C) {
