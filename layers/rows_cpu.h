@@ -111,15 +111,14 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
 // Cuts N rows into at most 64 runs, by N alone, and calls visit(begin, end, s1, s2) for each: it adds what rows begin …
 // end - 1 have to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2 (C) += the s2 of all runs, in order; either may be
 // null. A run has 32 rows or more, or its own sums would cost as much as the rows: with 8 instead, layernorm's backward
-// is a third slower for 256 rows of 768. Where that leaves 16 runs for the threads it has up to 128: its sums, twice
-// through memory, are 2 in 3 * rows of what it moves.
+// is a third slower for 256 rows of 768. Where that leaves 16 runs for the threads it has up to 128: its sums
+// cost as much of memory's time as 2 rows.
 template <class S, class Visit>
 void sum_over_runs(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
     using namespace simd;
     const int64_t rows = std::max({int64_t{32}, std::min<int64_t>(128, N / 16), (N + 63) / 64});
     const int64_t runs = (N + rows - 1) / rows;
-    constexpr int64_t block = 8 * W;  // of each run's sums, walked at once: memory likes neighbours
-    const int64_t stride = (C + block - 1) / block * block;
+    const int64_t stride = (C + W - 1) / W * W;
     float* const partial = dev.shared(runs * 2 * stride);
 #pragma omp parallel
     {
@@ -130,15 +129,13 @@ void sum_over_runs(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
             visit(run * rows, std::min(N, (run + 1) * rows), s1, s2);
         }
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < 2 * stride; i += block) {
+        for (int64_t i = 0; i < 2 * stride; i += W) {
             S* const total = i < stride ? sum1 : sum2;
             if (!total) continue;
-            vfloat sums[block / W]{};
-            for (int64_t run = 0; run < runs; ++run)
-                for (int k = 0; k < block / W; ++k) sums[k] += load(partial + run * 2 * stride + i + k * W);
-            int64_t c = i % stride;
-            for (int k = 0; k < block / W && c < C; ++k, c += W)
-                store_n(total + c, load_n(total + c, C - c) + sums[k], C - c);
+            vfloat sum{};
+            for (int64_t run = 0; run < runs; ++run) sum += load(partial + run * 2 * stride + i);
+            const int64_t c = i % stride;
+            store_n(total + c, load_n(total + c, C - c) + sum, C - c);
         }
     }
 }
