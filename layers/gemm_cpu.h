@@ -48,7 +48,7 @@ struct Range {
     int64_t size() const { return end - begin; }
 };
 inline Range part_of(int64_t n, int64_t parts, int64_t i) { return {n * i / parts, n * (i + 1) / parts}; }
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum class Order {
     k_last,   // A[m * lda + k], B[n * ldb + k]
@@ -56,13 +56,16 @@ enum class Order {
 };
 
 // What tiles and panels hold: words of `size` neighbours in k. along(): those of one row from p on, of which `left` k's
-// are there; across(): one of each of n rows, k_first, from p on. Zeros stand for what is not there.
+// are there, or in `size` vectors; across(): one of each of n rows, k_first, from p on, or of each lane of `size` rows'
+// vectors. Zeros stand for what is not there.
 struct Floats {
     static constexpr int64_t size = 1;
     static vfloat set1(float word) { return simd::set1(word); }
     static vfloat multiply_add(vfloat a, vfloat b, vfloat c) { return simd::fma(a, b, c); }
     static vfloat along(const float* p, int64_t left) { return simd::load_n(p, left); }
+    static vfloat along(const vfloat (&x)[size]) { return x[0]; }
     static vfloat across(const float* p, int64_t, int64_t, int64_t n) { return simd::load_n(p, n); }
+    static vfloat across(const vfloat (&rows)[size]) { return rows[0]; }
 };
 #if defined(__AVX512BF16__)
 struct Bf16Pairs {
@@ -72,20 +75,17 @@ struct Bf16Pairs {
         return (vfloat)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
     }
     static vfloat along(const float* p, int64_t left) {
-        return rounded(simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{});
+        return along({simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{}});
     }
+    static vfloat along(const vfloat (&x)[size]) { return (vfloat)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]); }
     static vfloat across(const float* p, int64_t ld, int64_t left, int64_t n) {
-        return of_lanes(simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{});
+        return across({simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{}});
     }
-    // Words whose lower halves are bf16 of x's lanes and whose upper halves are of y's.
-    static vfloat of_lanes(vfloat x, vfloat y) {
+    static vfloat across(const vfloat (&rows)[size]) {
         alignas(64) static constexpr uint16_t pairs[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), (__m512i)rounded(x, y));
+        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), (__m512i)along(rows));
     }
-
-private:
-    static vfloat rounded(vfloat x, vfloat y) { return (vfloat)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x); }
 };
 constexpr bool has_bf16 = true;
 #else

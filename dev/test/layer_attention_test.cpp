@@ -1,5 +1,8 @@
-// Causal attention: Cpu against Reference, causality, differences, threads, NaN.
+// Causal attention: Cpu, in fp32 and with products of bf16, against Reference, causality, differences, threads, NaN.
 #include "layers/attention_cpu.h"
+
+#include "layers/bf16.h"
+#include "layers/gemm_amx_cpu.h"
 
 #include "layer_check.h"
 
@@ -19,13 +22,22 @@ std::vector<Shape> shapes() {
     return all;
 }
 
+// Values that bf16 holds, where products are of bf16: what these round is then only what attention itself makes.
+Values factors(Products products, int64_t n, double size = 1) {
+    std::vector<double> values = uniform(n, size);
+    if (products == Products::bf16)
+        for (double& x : values) x = static_cast<float>(bf16(x));
+    return Values(values);
+}
+
 struct Tensors {
-    explicit Tensors(const Shape& shape, double size = 2)
-        : s(shape),
-          qkv(random_values(s.B * s.T * 3 * s.C(), size)),
+    Tensors(Products how, const Shape& shape, double size = 2)
+        : products(how),
+          s(shape),
+          qkv(factors(products, s.B * s.T * 3 * s.C(), size)),
           out(nan_values(s.B * s.T * s.C())),
           logsumexp(nan_values(s.B * s.NH * s.T)),
-          dout(random_values(s.B * s.T * s.C())),
+          dout(factors(products, s.B * s.T * s.C())),
           dqkv(nan_values(s.B * s.T * 3 * s.C())) {}
     template <class Device>
     void forward(Device& dev) {
@@ -47,6 +59,7 @@ struct Tensors {
         for (const Values* v : {&out, &logsumexp, &dqkv}) append(result, *v);
         return result;
     }
+    Products products;
     Shape s;
     Values qkv, out, logsumexp, dout, dqkv;
 };
@@ -54,12 +67,16 @@ struct Tensors {
 // What a result may lose, in roundoffs. Sums lose 8 of their terms (layer_matmul_test): a score loses 8 of the sum of
 // |q k| / sqrt(hs), at most `score_error` in a row; e^x turns that into as large a share of a probability, twice with
 // the denominator's, and adds its own rounding, its argument's and its sum's, 8 together. In the backward dscore is a
-// difference of two sums and loses 8 of both beside. Probabilities below 1e-45 are 0 in float.
+// difference of two sums and loses 8 of both beside. Probabilities below 1e-45 are 0 in float. As factors of bf16
+// probabilities and dscore are rounded to 8 bits instead of 24, which costs them 2^16 beside, and each below 1.2e-38 is
+// 0.
 void set_magnitudes(Tensors& t) {
     const auto [B, T, NH, hs] = t.s;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs));
-    const double underflow = 1e-38 / roundoff;
+    const bool bf16 = t.products == Products::bf16;
+    const double rounding = bf16 ? 1 << 16 : 0;
+    const double underflow = (bf16 ? 1.2e-38 * static_cast<double>(T) : 1e-38) / roundoff;
     for (Values* v : {&t.out, &t.dqkv}) std::fill(v->magnitude.begin(), v->magnitude.end(), underflow);
     const auto size = [&](const Values& a, int64_t i, const Values& b,
                           int64_t j) {  // sum of |a b| over a head's channels
@@ -81,18 +98,20 @@ void set_magnitudes(Tensors& t) {
                 const double d_out = size(t.dout, o, t.out, o);
                 for (int64_t s = 0; s <= t1; ++s) {
                     const int64_t k = (b * T + s) * 3 * C + h * hs + C, v = k + C;
-                    double score = 0;
-                    for (int64_t c = 0; c < hs; ++c) score += t.qkv[q + c] * t.qkv[k + c];
-                    const double p = std::exp(score * scale - log_sum);
-                    const double dscore = p * (size(t.dout, o, t.qkv, v) + d_out) * scale * (p_error + 8);
+                    double score = 0, dp = 0;
+                    for (int64_t c = 0; c < hs; ++c)
+                        score += t.qkv[q + c] * t.qkv[k + c], dp += t.dout[o + c] * (t.qkv[v + c] - t.out[o + c]);
+                    const double p = std::exp(score * scale - log_sum), p_loss = p * (p_error + 8 + rounding);
+                    const double dscore =
+                        p * scale * ((size(t.dout, o, t.qkv, v) + d_out) * (p_error + 8) + std::abs(dp) * rounding);
                     for (int64_t c = 0; c < hs; ++c) {
                         const auto add = [](Values& to, int64_t i, double x) {
                             to.magnitude[static_cast<size_t>(i)] += std::abs(x);
                         };
-                        add(t.out, o + c, p * (p_error + 8) * t.qkv[v + c]);
+                        add(t.out, o + c, p_loss * t.qkv[v + c]);
                         add(t.dqkv, q + c, dscore * t.qkv[k + c]);
                         add(t.dqkv, k + c, dscore * t.qkv[q + c]);
-                        add(t.dqkv, v + c, p * (p_error + 8) * t.dout[o + c]);
+                        add(t.dqkv, v + c, p_loss * t.dout[o + c]);
                     }
                 }
             }
@@ -100,7 +119,7 @@ void set_magnitudes(Tensors& t) {
 
 void expect_agreement(Tensors& t) {
     SCOPED_TRACE(testing::PrintToString(std::vector{t.s.B, t.s.T, t.s.NH, t.s.hs}));
-    Cpu cpu;
+    Cpu cpu(t.products);
     Reference<double> reference;
     t.forward(cpu), t.forward(reference);
     const std::vector<double> out = t.out.exact, logsumexp = t.logsumexp.exact;
@@ -113,33 +132,43 @@ void expect_agreement(Tensors& t) {
     t.dqkv.expect_close("dqkv", roundoff);
 }
 
+class Attention : public ::testing::TestWithParam<Products> {
+    void SetUp() override {
+        if (GetParam() != Products::bf16) return;
+        if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
+        if (amx::permitted()) GTEST_SKIP() << "with AMX attention stays fp32";
+    }
+};
+INSTANTIATE_TEST_SUITE_P(Products, Attention, ::testing::Values(Products::fp32, Products::bf16),
+                         [](const auto& of) { return of.param == Products::bf16 ? "bf16" : "fp32"; });
+
 // On one thread: that more give the same bits has its own test.
-TEST(Attention, CpuAgreesWithReference) {
+TEST_P(Attention, CpuAgreesWithReference) {
     const Threads one(1);
     for (const Shape& s : shapes()) {
-        Tensors t(s);
+        Tensors t(GetParam(), s);
         expect_agreement(t);
     }
 }
 
-TEST(Attention, ScoresOfAnySize) {
+TEST_P(Attention, ScoresOfAnySize) {
     const Threads one(1);
     for (const double size : {0.0, 1e-10, 12.0, 60.0}) {
-        Tensors t({1, 67, 2, 24}, size);
+        Tensors t(GetParam(), {1, 67, 2, 24}, size);
         expect_agreement(t);
     }
 }
 
 // The largest score so far rises in every block of keys, or never after the first.
-TEST(Attention, ScoresThatRiseOrFallAlongTheKeys) {
+TEST_P(Attention, ScoresThatRiseOrFallAlongTheKeys) {
     const Threads one(1);
     for (const double slope : {0.05, -0.05, 2.0, -2.0}) {
-        Tensors t({1, 430, 1, 16});
+        Tensors t(GetParam(), {1, 430, 1, 16});
         for (int64_t position = 0; position < t.s.T; ++position)
             for (int64_t c = 0; c < 2 * t.s.C(); ++c) {
                 const int64_t i = position * 3 * t.s.C() + c;
                 const double value = c < t.s.C() ? 1 : t.qkv[i] + slope * static_cast<double>(position);
-                t.qkv.cpu.get()[i] = static_cast<float>(value);
+                t.qkv.cpu.get()[i] = static_cast<float>(GetParam() == Products::bf16 ? bf16(value) : value);
                 t.qkv.exact[static_cast<size_t>(i)] = static_cast<double>(t.qkv.cpu.get()[i]);
             }
         expect_agreement(t);
@@ -148,9 +177,9 @@ TEST(Attention, ScoresThatRiseOrFallAlongTheKeys) {
 
 // q·k overflows to -inf for the first 250 keys, which the later queries must not notice, also where a whole block of
 // keys is such.
-TEST(Attention, KeysWithAScoreOfMinusInfinityCountNothing) {
-    Tensors t({1, 300, 1, 16}, 0.5);
-    Cpu cpu;
+TEST_P(Attention, KeysWithAScoreOfMinusInfinityCountNothing) {
+    Tensors t(GetParam(), {1, 300, 1, 16}, 0.5);
+    Cpu cpu(GetParam());
     const int64_t C = t.s.C(), first = 250;
     for (int64_t position = 0; position < t.s.T; ++position) {
         float* const q = t.qkv.on(cpu) + position * 3 * C;
@@ -168,17 +197,17 @@ TEST(Attention, KeysWithAScoreOfMinusInfinityCountNothing) {
     }
 }
 
-TEST(Attention, HugeScoresStayFinite) {
-    Tensors t({1, 50, 1, 16}, 1e6);
-    Cpu cpu;
+TEST_P(Attention, HugeScoresStayFinite) {
+    Tensors t(GetParam(), {1, 50, 1, 16}, 1e6);
+    Cpu cpu(GetParam());
     t.forward(cpu), t.backward(cpu);
     for (const float x : t.all()) ASSERT_TRUE(std::isfinite(x));
 }
 
-TEST(Attention, NothingDependsOnLaterTokens) {
+TEST_P(Attention, NothingDependsOnLaterTokens) {
     const Shape s{2, 70, 2, 19};
-    Tensors t(s);
-    Cpu cpu;
+    Tensors t(GetParam(), s);
+    Cpu cpu(GetParam());
     t.forward(cpu);
     const std::vector<float> before(t.out.on(cpu), t.out.on(cpu) + t.out.size());
     const int64_t changed = 41, row = s.C();
@@ -193,7 +222,7 @@ TEST(Attention, NothingDependsOnLaterTokens) {
     }
 }
 
-TEST(Attention, BackwardAgreesWithDifferences) {
+TEST(AttentionReference, BackwardAgreesWithDifferences) {
     const int64_t B = 2, T = 5, NH = 2, C = 6;
     Reference<double> dev;
     std::vector<double> qkv = uniform(B * T * 3 * C), out(B * T * C), logsumexp(B * NH * T), dqkv(qkv.size());
@@ -207,10 +236,11 @@ TEST(Attention, BackwardAgreesWithDifferences) {
     expect_gradient("qkv", f, qkv, dqkv);
 }
 
-TEST(Attention, BitsDoNotDependOnTheThreads) {
+TEST_P(Attention, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{2, 67, 3, 19}, Shape{1, 430, 2, 16}, Shape{3, 9, 5, 64}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
-            Tensors t(s);
+            dev.products = GetParam();
+            Tensors t(GetParam(), s);
             t.forward(dev), t.backward(dev);
             return t.all();
         });
@@ -226,11 +256,11 @@ void put_nan(Values& values, const Shape& s, int64_t position, int64_t k, int64_
     values.cpu.get()[((1 * s.T + position) * k + offset) * s.C() + s.hs + 4] = NAN;
 }
 
-TEST(Attention, NaNInAQueryStaysInItsRowAndHead) {
+TEST_P(Attention, NaNInAQueryStaysInItsRowAndHead) {
     const Shape& s = nan_shape;
     for (const int64_t position : nan_positions) {
-        Tensors t(s);
-        Cpu cpu;
+        Tensors t(GetParam(), s);
+        Cpu cpu(GetParam());
         put_nan(t.qkv, s, position, 3, 0);
         t.forward(cpu);
         expect_nan_only_where("out", t.out, [&](int64_t i) { return in_head(s, i, 1) && i / s.C() % s.T == position; });
@@ -239,12 +269,12 @@ TEST(Attention, NaNInAQueryStaysInItsRowAndHead) {
     }
 }
 
-TEST(Attention, NaNInAKeyOrValueReachesTheQueriesThatSeeIt) {
+TEST_P(Attention, NaNInAKeyOrValueReachesTheQueriesThatSeeIt) {
     const Shape& s = nan_shape;
     for (const int64_t position : nan_positions)
         for (const int64_t part : {1, 2}) {
-            Tensors t(s);
-            Cpu cpu;
+            Tensors t(GetParam(), s);
+            Cpu cpu(GetParam());
             put_nan(t.qkv, s, position, 3, part);
             t.forward(cpu);
             expect_nan_only_where("out", t.out, [&](int64_t i) {
@@ -253,11 +283,11 @@ TEST(Attention, NaNInAKeyOrValueReachesTheQueriesThatSeeIt) {
         }
 }
 
-TEST(Attention, NaNInDoutReachesItsQueryAndTheKeysThatItSees) {
+TEST_P(Attention, NaNInDoutReachesItsQueryAndTheKeysThatItSees) {
     const Shape& s = nan_shape;
     for (const int64_t position : nan_positions) {
-        Tensors t(s);
-        Cpu cpu;
+        Tensors t(GetParam(), s);
+        Cpu cpu(GetParam());
         t.forward(cpu);
         put_nan(t.dout, s, position, 1, 0);
         t.backward(cpu);
