@@ -1,5 +1,8 @@
-// GELU on the Cpu. 1 + tanh(u) = 2 / (1 + e^-2u), so one exp does it, without cancellation for negative x.
+// GELU on the Cpu. 1 + tanh(u) = 2 / (1 + e^-2u), so one power does it, without cancellation for negative x.
 #pragma once
+
+#include <limits>
+#include <numbers>
 
 #include "layers/gelu.h"
 #include "layers/rows_cpu.h"
@@ -9,14 +12,16 @@ struct GeluParts {
 };
 // value = x * s,  s = sigmoid(2u) = 1 / (1 + e),  e = e^-2u,  u = sqrt(2/pi) * (x + 0.044715 x³)
 // derivative = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
-// Below -10 s is less than any normal float, and the value 0; above 10 it is 1. Held there, nothing overflows.
+// Where x is so far below 0 that e is infinite, s is 0; that is no NaN in the derivative, as its e and x² have bounds.
 inline GeluParts gelu_parts(simd::vfloat x) {
-    const simd::vfloat near = simd::min(simd::set1(10.0f), simd::max(simd::set1(-10.0f), x)), xx = near * near;
-    const simd::vfloat linear = simd::set1(float(2 * gelu_scale));
-    const simd::vfloat e = simd::exp(-near * simd::fma(xx, simd::set1(float(2 * gelu_scale * gelu_cubic)), linear));
-    const simd::vfloat s = 1.0f / (1.0f + e);
-    const simd::vfloat d2u = simd::fma(xx, simd::set1(float(6 * gelu_scale * gelu_cubic)), linear);
-    return {x * (x < -10.0f ? simd::set1(0.0f) : s), simd::fma(near * s * (e * s), d2u, s)};
+    constexpr double linear = 2 * gelu_scale, cubic = linear * gelu_cubic, log2e = std::numbers::log2e;
+    const simd::vfloat xx = simd::min(simd::set1(1e30f), x * x);
+    const simd::vfloat e =
+        simd::exp2(x * simd::fma(xx, simd::set1(float(-cubic * log2e)), simd::set1(float(-linear * log2e))));
+    const simd::vfloat s = 1.0f / (1.0f + e), value = x * s;
+    const simd::vfloat rest = simd::min(simd::set1(std::numeric_limits<float>::max()), e) * s;
+    const simd::vfloat d2u = simd::fma(xx, simd::set1(float(3 * cubic)), simd::set1(float(linear)));
+    return {value, simd::fma(value * rest, d2u, s)};
 }
 inline simd::vfloat gelu(simd::vfloat x) { return gelu_parts(x).value; }
 inline simd::vfloat gelu_derivative(simd::vfloat x) { return gelu_parts(x).derivative; }

@@ -218,7 +218,4 @@ inline vfloat exp(vfloat x) {
     return times_two_to(fma(p * r, r, r) + 1.0f, n);
 }
 
-// 1 / (1 + e^-x) to 2.5 ulp: three roundings in a row, e^x's 1.1 ulp, the sum's and the quotient's.
-inline vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
-
 }  // namespace simd

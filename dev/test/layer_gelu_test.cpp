@@ -6,7 +6,7 @@
 namespace {
 
 // How much the float formulas can lose, in roundoffs, given the sigmoid s of z = 2u. Three roundings of z shift s by
-// 3 |z| s (1 - s); e^-z (1.1 ulp: 2.2), the sum and the quotient add 5 s. e^-z overflows where s is below 3e-39. And
+// 3 |z| s (1 - s); e^-z (1.25 ulp: 2.5), the sum and the quotient add 5 s. e^-z overflows where s is below 3e-39. And
 // the oracle's own 1 + tanh(u) cancels: 2^-53, or 2^-29 roundoffs, are lost of it.
 struct Losses {
     explicit Losses(double x) {
@@ -25,7 +25,7 @@ struct Losses {
 std::vector<double> sweep() {
     std::vector<double> x;
     for (double v = -14; v < 14; v += 0.00137) x.push_back(v);
-    for (double size = 1e-30; size < 1e12; size *= 3.7) x.push_back(size), x.push_back(-size);
+    for (double size = 1e-30; size < 1e37; size *= 3.7) x.push_back(size), x.push_back(-size);
     x.push_back(0);
     return x;
 }

@@ -120,27 +120,6 @@ TEST(Simd, ExpKeepsLanesApart) {
     EXPECT_LE(ulps(y[2], std::exp(1.0)), 1.1);
 }
 
-TEST(Simd, SigmoidIsWithinItsError) {
-    std::vector<float> inputs;
-    for (double x = -87; x < 88; x += 1.0 / 9973) inputs.push_back(static_cast<float>(x));
-    EXPECT_LE(worst(
-                  simd::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, inputs),
-              2.5);
-}
-
-TEST(Simd, SigmoidFollowsExp) {
-    for (float x = -120; x < 120; x += 0.0137f) {
-        const double exact = 1 / (1 + std::exp(-static_cast<double>(x)));
-        const float y = simd::sigmoid(simd::set1(x))[0];
-        // e^-x to 1.1 ulp, the sum and the quotient to half of one; below -88.73 e^-x is infinite: 0 for less than
-        // 3e-39
-        EXPECT_LE(std::abs(static_cast<double>(y) - exact), 2.1 * 0x1p-23 * exact + (x < -88.7f ? 3e-39 : 1e-45)) << x;
-    }
-    EXPECT_EQ(simd::sigmoid(simd::set1(inf))[0], 1.0f);
-    EXPECT_EQ(simd::sigmoid(simd::set1(-inf))[0], 0.0f);
-    EXPECT_TRUE(std::isnan(simd::sigmoid(simd::set1(nan32))[0]));
-}
-
 // A page that can be used between two that cannot: an access outside of it ends the program.
 class GuardedPage : public ::testing::Test {
 protected:
