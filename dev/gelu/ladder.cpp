@@ -30,7 +30,7 @@ void forward_exp(float* out, const float* inp, int64_t n) {
 }
 
 // 3. e^x = 2^k e^r with |r| <= ln2 / 2: 2^k is written into the exponent's bits, e^r is a polynomial (Taylor's, as it
-// explains itself; simd::exp's is fitted and one term shorter). No call, no branch: the compiler makes vectors of it.
+// explains itself; simd::exp2's is fitted and one term shorter). No call, no branch: the compiler makes vectors of it.
 inline float exp_polynomial(float x) {
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which stands in the lowest bits
     const float bounded = std::max(-87.0f, std::min(88.0f, x));
