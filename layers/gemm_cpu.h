@@ -150,25 +150,30 @@ Tile tile(int64_t M) {
     return table[static_cast<size_t>(M - 1)];
 }
 
-// panel[w * NV * W + j] = word w of B's column j for all K k's; columns from `lanes` on are zero.
+// panel[w * NV * W + j] = word w of B's column j for all K k's; columns from `lanes` on are zero. Columns that lie
+// apart are read a vector's at a time: with three vectors' at once weights came up to 15 % slower from memory.
 template <Order B, int NV, class Words = Floats>
 void pack_panel(float* panel, const float* b, int64_t ldb, int64_t K, int64_t lanes) {
-    constexpr int64_t width = NV * W, words = B == Order::k_first ? 1 : W, at_once = words * Words::size;
-    for (int64_t k = 0; k < K; k += at_once, panel += words * width)
-        for (int64_t j = 0; j < width; j += W) {
-            const int64_t n = std::clamp<int64_t>(lanes - j, 0, W);
-            if constexpr (B == Order::k_first) {
-                simd::store(panel + j, Words::across(b + k * ldb + j, ldb, K - k, n));
-                continue;
-            }
+    constexpr int64_t width = NV * W, at_once = W * Words::size;
+    if constexpr (B == Order::k_first) {
+        for (int64_t k = 0; k < K; k += Words::size, panel += width)
+            for (int64_t j = 0; j < width; j += W)
+                simd::store(panel + j,
+                            Words::across(b + k * ldb + j, ldb, K - k, std::clamp<int64_t>(lanes - j, 0, W)));
+        return;
+    }
+    for (int64_t j = 0; j < width; j += W) {
+        const int64_t n = std::clamp<int64_t>(lanes - j, 0, W);
+        float* words = panel + j;
+        for (int64_t k = 0; k < K; k += at_once, words += W * width) {
             const float* const columns = b + j * ldb + k;
             if (n == W && K - k >= at_once)
-                simd::transpose(panel + j, width, W,
-                                [=](int64_t i) { return Words::along(columns + i * ldb, at_once); });
+                simd::transpose(words, width, W, [=](int64_t i) { return Words::along(columns + i * ldb, at_once); });
             else
-                simd::transpose(panel + j, width, ceil_div(K - k, Words::size),
+                simd::transpose(words, width, ceil_div(K - k, Words::size),
                                 [=](int64_t i) { return i < n ? Words::along(columns + i * ldb, K - k) : vfloat{}; });
         }
+    }
 }
 
 // f with the number of vectors that a panel of so many lanes takes, as a constant: the last panel may be narrower.
