@@ -143,8 +143,16 @@ std::vector<Products> products() {
 class Attention : public ::testing::TestWithParam<Products> {};
 INSTANTIATE_TEST_SUITE_P(Products, Attention, ::testing::ValuesIn(products()),
                          [](const auto& of) { return of.param == Products::bf16 ? "bf16" : "fp32"; });
-TEST(AttentionOfBf16, IsAmongThoseTested) {
+// One key: its probability is 1, and out its value as the product has it.
+TEST(AttentionOfBf16, RoundsValues) {
     if (!why_not_bf16().empty()) GTEST_SKIP() << why_not_bf16();
+    const float qkv[] = {1, 1, 1 + 0x1p-9f};
+    float out = NAN, logsumexp = NAN;
+    Cpu fp32, rounding(Products::bf16);
+    attention_forward(fp32, &out, &logsumexp, qkv, 1, 1, 1, 1);
+    EXPECT_EQ(out, 1 + 0x1p-9f);
+    attention_forward(rounding, &out, &logsumexp, qkv, 1, 1, 1, 1);
+    EXPECT_EQ(out, 1);
 }
 
 // On one thread: that more give the same bits has its own test.
