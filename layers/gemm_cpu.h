@@ -75,11 +75,13 @@ struct Bf16Pairs {
         return (vfloat)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
     }
     static vfloat along(const float* p, int64_t left) {
-        return along({simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{}});
+        const vfloat x[] = {simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{}};
+        return along(x);
     }
     static vfloat along(const vfloat (&x)[size]) { return (vfloat)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]); }
     static vfloat across(const float* p, int64_t ld, int64_t left, int64_t n) {
-        return across({simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{}});
+        const vfloat rows[] = {simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{}};
+        return across(rows);
     }
     static vfloat across(const vfloat (&rows)[size]) {
         alignas(64) static constexpr uint16_t pairs[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

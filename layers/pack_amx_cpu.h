@@ -25,7 +25,8 @@ constexpr int64_t words_of_tile = tile * tile;
 template <int planes>
 void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     if constexpr (planes == 1) {
-        words[0] = gemm::Bf16Pairs::across({x, y});
+        const vfloat rows[] = {x, y};
+        words[0] = gemm::Bf16Pairs::across(rows);
     } else {
         const auto near = [](vfloat z) { return (vfloat)(((vuint)z + 0x8000u) & 0xffff0000u); };
         for (int i = 0; i < planes; ++i) {
