@@ -8,6 +8,8 @@
 //   A's tile of MR x KC floats (8 * 384 * 4 B = 12 KiB) stays in L1 while all panels of B go by,
 //   B's copy of KC x NC (384 * 480 * 4 B = 720 KiB), in panels of NR columns, stays in L2, and so does
 //   A's, where it has to be copied: MC x KC (96 * 384 * 4 B = 144 KiB). More rows at once come faster from memory.
+// Of few rows, at most FEW, A's whole FEW x KC (256 * 384 * 4 B = 384 KiB) stays in L2 instead, and B is copied a panel
+// at a time, for which there is room in L2 before it is needed. Tiles ask for what is copied next.
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
 // An element's sum runs over K in an order that depends on K only.
@@ -39,8 +41,8 @@ constexpr int max_rows(int) { return 6; }  // 16 registers
 constexpr int NV = 2;
 #endif
 constexpr int MR = max_rows(NV), NR = NV * W;
-constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR;
-constexpr int64_t scratch_floats() { return KC * (NC + MC); }  // of each thread
+constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR, FEW = 256;
+constexpr int64_t scratch_floats() { return KC * std::max(NC + MC, NR + FEW); }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
 struct Range {
@@ -94,11 +96,58 @@ constexpr bool has_bf16 = true;
 constexpr bool has_bf16 = false;
 #endif
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. Lines of c are asked for a row at
-// a time, or they would take all of the core's outstanding loads at once.
+// Lines that a tile asks for as it goes along k. All at once they would take all of the core's outstanding loads.
+class Asks {
+public:
+    static constexpr int64_t step = 8;  // from one k, in words, to the next
+
+    // x + k * stride for k = 0, step, …; what does not fit is left out.
+    void add(const float* x, int64_t stride) {
+        if (count_ < most) asks_[count_++] = {x, stride};
+    }
+    void at(int64_t k) const {
+        for (int i = 0; i < count_; ++i) __builtin_prefetch(asks_[i].x + k * asks_[i].stride);
+    }
+
+private:
+    static constexpr int most = 64;
+    struct {
+        const float* x;
+        int64_t stride;
+    } asks_[most];
+    int count_ = 0;
+};
+
+// What is needed after the next `tiles` tiles, each of which asks for its share: n rows of A or columns of B from x on,
+// of words of `size` k's, for as many k's as these tiles have.
+class Needed {
+public:
+    Needed() = default;
+    Needed(Order order, const float* x, int64_t ld, int64_t n, int64_t size, int64_t tiles)
+        : x_(x),
+          ld_(ld),
+          stride_(order == Order::k_last ? size : size * ld),
+          across_(order == Order::k_last ? 1 : ceil_div(n, line)),
+          asks_(order == Order::k_last ? n : across_ * Asks::step * size),
+          tiles_(tiles) {}
+
+    void share(Asks& asks) {
+        for (due_ += asks_; due_ >= tiles_; due_ -= tiles_) {
+            asks.add(x_ + i_ * line, stride_);
+            if (++i_ == across_) i_ = 0, x_ += ld_;
+        }
+    }
+
+private:
+    static constexpr int64_t line = 16;
+    const float* x_ = nullptr;
+    int64_t ld_ = 0, stride_ = 0, across_ = 0, asks_ = 0, tiles_ = 1, i_ = 0, due_ = 0;
+};
+
+// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are asked for as well.
 template <class Words, int M, int NV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, bool accumulate,
-                   int64_t lanes) {
+                   int64_t lanes, const Asks& asks) {
     vfloat acc[M][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
@@ -116,16 +165,14 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
     };
     int64_t k = 0;
-    for (int i = 0; i < M && k + 8 <= K; ++i, k += 8) {
-        for (int j = 0; j < NV; ++j) __builtin_prefetch(c + i * ldc + j * W, 1);
+    for (int row = 0; k + Asks::step <= K; k += Asks::step) {
+        for (const int two = row + 2; row < std::min(two, M); ++row)
+            for (int j = 0; j < NV; ++j) __builtin_prefetch(c + row * ldc + j * W, 1);
+        asks.at(k);
 #pragma GCC unroll 8
-        for (int u = 0; u < 8; ++u) step(k + u);
+        for (int u = 0; u < Asks::step; ++u) step(k + u);
     }
-    for (; k + 4 <= K; k += 4) {
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) step(k + u);
-    }
-    for (; k < K; ++k) step(k);
+    for (int u = 1; u < Asks::step && k < K; ++u, ++k) step(k);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
@@ -139,7 +186,7 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
 }
 
-using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, bool, int64_t);
+using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, bool, int64_t, const Asks&);
 
 template <class Words, Order A, int NV, size_t... I>
 constexpr std::array<Tile, sizeof...(I)> tiles(std::index_sequence<I...>) {
@@ -227,12 +274,6 @@ void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t ro
                           K_words - w);
 }
 
-// Asks for n k's of rows of a k_last A, which come from far away.
-inline void ask_for_rows(const float* a, int64_t lda, int64_t rows, int64_t n) {
-    for (int64_t m = 0; m < rows; ++m)
-        for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(a + m * lda + i);
-}
-
 // What follows a product: f(m, n, lanes) is called for each row of each finished tile, while it is in L1:
 // C[m][n … n + lanes) holds the product. f itself stays where it is, and must outlive the product.
 class Epilogue {
@@ -256,47 +297,78 @@ private:
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
-    const int64_t words = ceil_div(K, Words::size), k_blocks = ceil_div(words, KC),
-                  n_panels = ceil_div(columns.size(), NR), n_blocks = ceil_div(n_panels * NR, NC);
-    float* const packed_a = panels + KC * NC;
-    constexpr bool packs_a = A == Order::k_first || Words::size > 1;
-    constexpr int64_t ahead = packs_a ? MC : MR;
-    for (int64_t nb = 0; nb < n_blocks; ++nb) {
+    constexpr int64_t size = Words::size;
+    constexpr bool packs_a = A == Order::k_first || size > 1;
+    const bool few = rows.size() <= FEW;
+    const int64_t words = ceil_div(K, size), k_blocks = ceil_div(words, KC), n_panels = ceil_div(columns.size(), NR),
+                  n_blocks = few ? n_panels : ceil_div(n_panels * NR, NC), m_tiles = ceil_div(rows.size(), MR);
+    float* const packed_a = panels + KC * (few ? NR : NC);
+    const auto a_at = [&](int64_t m, int64_t k) { return a + (A == Order::k_last ? m * lda + k : k * lda + m); };
+    const auto b_at = [&](int64_t k, int64_t n) { return b + (B == Order::k_last ? n * ldb + k : k * ldb + n); };
+    const auto k_of = [&](int64_t kb) {
+        const Range w = part_of(words, k_blocks, kb);
+        return Range{w.begin * size, std::min(K, w.end * size)};
+    };
+    // What is multiplied at a time: of few rows, all columns before the next k's.
+    struct Block {
+        int64_t kb, nb, n_panels;
+        Range k, n;
+    };
+    const auto block_at = [&](int64_t i) {
+        const int64_t kb = few ? i / n_blocks : i % k_blocks, nb = few ? i % n_blocks : i / k_blocks;
         const Range p = part_of(n_panels, n_blocks, nb);
-        const int64_t n0 = columns.begin + p.begin * NR, n1 = std::min(columns.end, columns.begin + p.end * NR);
-        for (int64_t kb = 0; kb < k_blocks; ++kb) {
-            const Range w = part_of(words, k_blocks, kb), k = {w.begin * Words::size, std::min(K, w.end * Words::size)};
-            for (int64_t n = n0; n < n1; n += NR) {
-                const int64_t lanes = std::min<int64_t>(NR, n1 - n);
-                const float* const first = b + (B == Order::k_last ? n * ldb + k.begin : k.begin * ldb + n);
-                for_width(lanes, [&](auto vectors) {
-                    pack_panel<B, vectors, Words>(panels + (n - n0) * w.size(), first, ldb, k.size(), lanes);
-                });
+        const Range n = {columns.begin + p.begin * NR, std::min(columns.end, columns.begin + p.end * NR)};
+        return Block{kb, nb, p.size(), k_of(kb), n};
+    };
+    const int64_t blocks = m_tiles > 0 ? k_blocks * n_blocks : 0;
+    Block next = blocks > 0 ? block_at(0) : Block();
+    Needed of_a;
+    for (int64_t i = 1; i <= blocks; ++i) {
+        const Block now = next;
+        const Range k = now.k;
+        const int64_t w = ceil_div(k.size(), size);
+        if (i < blocks) next = block_at(i);
+        for (int64_t n = now.n.begin; n < now.n.end; n += NR) {
+            const int64_t lanes = std::min<int64_t>(NR, now.n.end - n);
+            for_width(lanes, [&](auto vectors) {
+                pack_panel<B, vectors, Words>(panels + (n - now.n.begin) * w, b_at(k.begin, n), ldb, k.size(), lanes);
+            });
+        }
+        if (few && now.nb == 0)
+            of_a = now.kb + 1 == k_blocks ? Needed()
+                                          : Needed(A, a_at(rows.begin, k_of(now.kb + 1).begin), lda, rows.size(), size,
+                                                   m_tiles * n_panels);
+        Needed of_b;
+        for (int64_t m = rows.begin; m < rows.end; m += MR) {
+            const int64_t before = m - rows.begin, strip = before % MC, left = rows.end - m,
+                          tile_rows = std::min<int64_t>(MR, left), tiles_left = ceil_div(left, MR);
+            if (i < blocks && tiles_left == std::min(m_tiles, FEW / MR))
+                of_b = {B, b_at(next.k.begin, next.n.begin), ldb, next.n.size(), size, tiles_left * now.n_panels};
+            float* const strip_a = packed_a + (few ? (before - strip) * w : 0);
+            if (packs_a && strip == 0 && (!few || now.nb == 0)) {
+                const int64_t count = std::min(MC, left);
+                if constexpr (A == Order::k_first)
+                    pack_rows<Words>(strip_a, a_at(m, k.begin), lda, k.size(), count,
+                                     row_sums && now.n.begin == 0 ? row_sums + m : nullptr);
+                else
+                    pack_rows<Words>(strip_a, a_at(m, k.begin), lda, k.size(), count);
             }
-            for (int64_t m = rows.begin; m < rows.end; m += MR) {
-                const int64_t strip = (m - rows.begin) % MC, size = std::min<int64_t>(MR, rows.end - m);
-                if (packs_a && strip == 0) {
-                    const int64_t count = std::min(MC, rows.end - m);
-                    if constexpr (A == Order::k_first)
-                        pack_rows<Words>(packed_a, a + k.begin * lda + m, lda, k.size(), count,
-                                         row_sums && n0 == 0 ? row_sums + m : nullptr);
-                    else
-                        pack_rows<Words>(packed_a, a + m * lda + k.begin, lda, k.size(), count);
-                }
-                const float* const tile_a = packs_a ? packed_a + strip * w.size() : a + m * lda + k.begin;
-                const int64_t tile_lda = A == Order::k_first ? size : packs_a ? w.size() : lda;
-                for (int64_t n = n0; n < n1; n += NR) {
-                    if (A == Order::k_last && m + ahead < rows.end) {
-                        const Range part = part_of(k.size(), p.size(), (n - n0) / NR);
-                        ask_for_rows(a + (m + ahead) * lda + k.begin + part.begin, lda,
-                                     std::min<int64_t>(MR, rows.end - m - ahead), part.size());
-                    }
-                    const int64_t lanes = std::min<int64_t>(NR, n1 - n);
-                    const Tile multiply = for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(size); });
-                    multiply(w.size(), tile_a, tile_lda, panels + (n - n0) * w.size(), c + m * ldc + n, ldc,
-                             accumulate || kb > 0, lanes);
-                    if (kb == k_blocks - 1) epilogue({m, m + size}, n, lanes);
-                }
+            if (const int64_t at_once = packs_a ? MC : MR; !few && before % at_once == 0)
+                of_a = left <= at_once ? Needed()
+                                       : Needed(A, a_at(m + at_once, k.begin), lda, std::min(at_once, left - at_once),
+                                                size, at_once / MR * now.n_panels);
+            const float* const tile_a = packs_a ? strip_a + strip * w : a_at(m, k.begin);
+            const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w : lda;
+            for (int64_t n = now.n.begin; n < now.n.end; n += NR) {
+                const int64_t lanes = std::min<int64_t>(NR, now.n.end - n);
+                Asks asks;
+                of_a.share(asks);
+                of_b.share(asks);
+                const Tile multiply =
+                    for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(tile_rows); });
+                multiply(w, tile_a, tile_lda, panels + (n - now.n.begin) * w, c + m * ldc + n, ldc,
+                         accumulate || now.kb > 0, lanes, asks);
+                if (now.kb == k_blocks - 1) epilogue({m, m + tile_rows}, n, lanes);
             }
         }
     }
