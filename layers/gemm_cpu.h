@@ -9,7 +9,8 @@
 //   B's copy of KC x NC (384 * 480 * 4 B = 720 KiB), in panels of NR columns, stays in L2, and so does
 //   A's, where it has to be copied: MC x KC (96 * 384 * 4 B = 144 KiB). More rows at once come faster from memory.
 // Of few rows, at most FEW, A's whole FEW x KC (256 * 384 * 4 B = 384 KiB) stays in L2 instead, and B is copied a panel
-// at a time, for which there is room in L2 before it is needed. Tiles ask for what is copied next.
+// at a time: L2 has room for the next one before it is needed. C's columns are taken FEW_NC at a time, so that between
+// blocks of K they go no further than L3. Tiles ask for what comes next.
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
 // An element's sum runs over K in an order that depends on K only.
@@ -41,7 +42,7 @@ constexpr int max_rows(int) { return 6; }  // 16 registers
 constexpr int NV = 2;
 #endif
 constexpr int MR = max_rows(NV), NR = NV * W;
-constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR, FEW = 256;
+constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR, FEW = 256, FEW_NC = 32 * NR;
 constexpr int64_t scratch_floats() { return KC * std::max(NC + MC, NR + FEW); }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
@@ -293,6 +294,43 @@ private:
     void (*call_)(const void*, Range, int64_t, int64_t) = nullptr;
 };
 
+// The order in which a product takes its columns and k's: blocks of columns; in each of them blocks of words of k; with
+// each of these groups of columns, whose copies of B are made at once.
+class Place {
+public:
+    Place(Range columns, int64_t words, int64_t block_panels, int64_t group_panels)
+        : columns_(columns),
+          words_(words),
+          group_panels_(group_panels),
+          k_blocks_(ceil_div(words, KC)),
+          panels_(ceil_div(columns.size(), NR)),
+          n_blocks_(words > 0 ? ceil_div(panels_, block_panels) : 0) {}
+
+    bool is_end() const { return nb_ >= n_blocks_; }
+    Range columns() const {
+        const Range p = part_of(panels_, n_blocks_, nb_);
+        const int64_t first = p.begin + group_ * group_panels_, last = std::min(p.end, first + group_panels_);
+        return {columns_.begin + first * NR, std::min(columns_.end, columns_.begin + last * NR)};
+    }
+    Range words() const { return part_of(words_, k_blocks_, kb_); }
+    int64_t groups() const { return ceil_div(part_of(panels_, n_blocks_, nb_).size(), group_panels_); }
+    bool is_first_group() const { return group_ == 0; }
+    bool is_first_k() const { return kb_ == 0; }
+    bool is_last_k() const { return kb_ == k_blocks_ - 1; }
+
+    void to_next_group() {
+        if (++group_ == groups()) to_next_k();
+    }
+    void to_next_k() {
+        group_ = 0;
+        if (++kb_ == k_blocks_) kb_ = 0, ++nb_;
+    }
+
+private:
+    Range columns_;
+    int64_t words_, group_panels_, k_blocks_, panels_, n_blocks_, nb_ = 0, kb_ = 0, group_ = 0;
+};
+
 // C's rectangle [rows) x [columns) on the calling thread. `panels`: scratch_floats() of memory.
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
@@ -300,75 +338,68 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
     constexpr int64_t size = Words::size;
     constexpr bool packs_a = A == Order::k_first || size > 1;
     const bool few = rows.size() <= FEW;
-    const int64_t words = ceil_div(K, size), k_blocks = ceil_div(words, KC), n_panels = ceil_div(columns.size(), NR),
-                  n_blocks = few ? n_panels : ceil_div(n_panels * NR, NC), m_tiles = ceil_div(rows.size(), MR);
+    const int64_t m_tiles = ceil_div(rows.size(), MR), a_at_once = packs_a ? MC : MR;
     float* const packed_a = panels + KC * (few ? NR : NC);
-    const auto a_at = [&](int64_t m, int64_t k) { return a + (A == Order::k_last ? m * lda + k : k * lda + m); };
-    const auto b_at = [&](int64_t k, int64_t n) { return b + (B == Order::k_last ? n * ldb + k : k * ldb + n); };
-    const auto k_of = [&](int64_t kb) {
-        const Range w = part_of(words, k_blocks, kb);
-        return Range{w.begin * size, std::min(K, w.end * size)};
+    const auto a_from = [=](int64_t m, int64_t word) {
+        return a + (A == Order::k_last ? m * lda + word * size : word * size * lda + m);
     };
-    // What is multiplied at a time: of few rows, all columns before the next k's.
-    struct Block {
-        int64_t kb, nb, n_panels;
-        Range k, n;
+    const auto b_from = [=](int64_t word, int64_t n) {
+        return b + (B == Order::k_last ? n * ldb + word * size : word * size * ldb + n);
     };
-    const auto block_at = [&](int64_t i) {
-        const int64_t kb = few ? i / n_blocks : i % k_blocks, nb = few ? i % n_blocks : i / k_blocks;
-        const Range p = part_of(n_panels, n_blocks, nb);
-        const Range n = {columns.begin + p.begin * NR, std::min(columns.end, columns.begin + p.end * NR)};
-        return Block{kb, nb, p.size(), k_of(kb), n};
-    };
-    const int64_t blocks = m_tiles > 0 ? k_blocks * n_blocks : 0;
-    Block next = blocks > 0 ? block_at(0) : Block();
+    Place place(columns, ceil_div(K, size), (few ? FEW_NC : NC) / NR, few ? 1 : NC / NR), next = place;
     Needed of_a;
-    for (int64_t i = 1; i <= blocks; ++i) {
-        const Block now = next;
-        const Range k = now.k;
-        const int64_t w = ceil_div(k.size(), size);
-        if (i < blocks) next = block_at(i);
-        for (int64_t n = now.n.begin; n < now.n.end; n += NR) {
-            const int64_t lanes = std::min<int64_t>(NR, now.n.end - n);
+    for (; !place.is_end() && m_tiles > 0; place = next) {
+        next.to_next_group();
+        const Range group = place.columns(), w = place.words();
+        const int64_t ks = std::min(K, w.end * size) - w.begin * size, n_panels = ceil_div(group.size(), NR);
+        for (int64_t n = group.begin; n < group.end; n += NR) {
+            const int64_t lanes = std::min<int64_t>(NR, group.end - n);
             for_width(lanes, [&](auto vectors) {
-                pack_panel<B, vectors, Words>(panels + (n - now.n.begin) * w, b_at(k.begin, n), ldb, k.size(), lanes);
+                pack_panel<B, vectors, Words>(panels + (n - group.begin) * w.size(), b_from(w.begin, n), ldb, ks,
+                                              lanes);
             });
         }
-        if (few && now.nb == 0)
-            of_a = now.kb + 1 == k_blocks ? Needed()
-                                          : Needed(A, a_at(rows.begin, k_of(now.kb + 1).begin), lda, rows.size(), size,
-                                                   m_tiles * n_panels);
+        if (few && place.is_first_group()) {
+            Place after = place;
+            after.to_next_k();
+            of_a = after.is_end() ? Needed()
+                                  : Needed(A, a_from(rows.begin, after.words().begin), lda, rows.size(), size,
+                                           m_tiles * place.groups());
+        }
         Needed of_b;
         for (int64_t m = rows.begin; m < rows.end; m += MR) {
-            const int64_t before = m - rows.begin, strip = before % MC, left = rows.end - m,
+            const int64_t done = m - rows.begin, left = rows.end - m, strip = done % MC,
                           tile_rows = std::min<int64_t>(MR, left), tiles_left = ceil_div(left, MR);
-            if (i < blocks && tiles_left == std::min(m_tiles, FEW / MR))
-                of_b = {B, b_at(next.k.begin, next.n.begin), ldb, next.n.size(), size, tiles_left * now.n_panels};
-            float* const strip_a = packed_a + (few ? (before - strip) * w : 0);
-            if (packs_a && strip == 0 && (!few || now.nb == 0)) {
+            if (!next.is_end() && tiles_left == std::min(m_tiles, FEW / MR))
+                of_b = {B,    b_from(next.words().begin, next.columns().begin),
+                        ldb,  next.columns().size(),
+                        size, tiles_left * n_panels};
+            float* const strip_a = packed_a + (few ? (done - strip) * w.size() : 0);
+            if (packs_a && strip == 0 && (!few || place.is_first_group())) {
                 const int64_t count = std::min(MC, left);
                 if constexpr (A == Order::k_first)
-                    pack_rows<Words>(strip_a, a_at(m, k.begin), lda, k.size(), count,
-                                     row_sums && now.n.begin == 0 ? row_sums + m : nullptr);
+                    pack_rows<Words>(strip_a, a_from(m, w.begin), lda, ks, count,
+                                     row_sums && group.begin == 0 ? row_sums + m : nullptr);
                 else
-                    pack_rows<Words>(strip_a, a_at(m, k.begin), lda, k.size(), count);
+                    pack_rows<Words>(strip_a, a_from(m, w.begin), lda, ks, count);
             }
-            if (const int64_t at_once = packs_a ? MC : MR; !few && before % at_once == 0)
-                of_a = left <= at_once ? Needed()
-                                       : Needed(A, a_at(m + at_once, k.begin), lda, std::min(at_once, left - at_once),
-                                                size, at_once / MR * now.n_panels);
-            const float* const tile_a = packs_a ? strip_a + strip * w : a_at(m, k.begin);
-            const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w : lda;
-            for (int64_t n = now.n.begin; n < now.n.end; n += NR) {
-                const int64_t lanes = std::min<int64_t>(NR, now.n.end - n);
+            if (!few && done % a_at_once == 0)
+                of_a = left <= a_at_once
+                           ? Needed()
+                           : Needed(A, a_from(m + a_at_once, w.begin), lda, std::min(a_at_once, left - a_at_once), size,
+                                    a_at_once / MR * n_panels);
+            const float* const tile_a = packs_a ? strip_a + strip * w.size() : a_from(m, w.begin);
+            const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w.size() : lda;
+            for (int64_t n = group.begin; n < group.end; n += NR) {
+                const int64_t lanes = std::min<int64_t>(NR, group.end - n);
                 Asks asks;
                 of_a.share(asks);
                 of_b.share(asks);
                 const Tile multiply =
                     for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(tile_rows); });
-                multiply(w, tile_a, tile_lda, panels + (n - now.n.begin) * w, c + m * ldc + n, ldc,
-                         accumulate || now.kb > 0, lanes, asks);
-                if (now.kb == k_blocks - 1) epilogue({m, m + tile_rows}, n, lanes);
+                multiply(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), c + m * ldc + n, ldc,
+                         accumulate || !place.is_first_k(), lanes, asks);
+                if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes);
             }
         }
     }
