@@ -26,7 +26,7 @@ std::vector<Shape> shapes() {
 }
 
 // More than a block of rows, of columns and of the sum, in each of the three products.
-const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100}, {241, 257, 263}};
+const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100}, {241, 257, 263}, {9, 800, 1700}};
 
 struct Tensors {
     explicit Tensors(const Shape& s)
@@ -211,8 +211,8 @@ TEST(Matmul, BackwardsAgreeWithDifferences) {
 }
 
 TEST(Matmul, BitsDoNotDependOnTheThreads) {
-    for (const Shape& s :
-         {Shape{1, 1, 1}, Shape{3, 7, 5}, Shape{1, 33, 1100}, Shape{37, 65, 100}, Shape{261, 270, 1300}})
+    for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 7, 5}, Shape{1, 33, 1100}, Shape{37, 65, 100}, Shape{9, 800, 3300},
+                           Shape{261, 270, 1300}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
             std::vector<float> all;
             Tensors t(s);
