@@ -43,7 +43,7 @@ inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) 
 // logits (V) = inp (C) · weight (Vp,C)ᵀ
 inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t C, int64_t V) {
     using enum gemm::Order;
-    gemm::multiply<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, false);
+    gemm::multiply<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]
@@ -55,7 +55,8 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
     float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
     for (int64_t i = 0; i < chunks; ++i) {
         const auto [begin, end] = gemm::part_of(N, chunks, i);
-        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, inp + begin * C, C, weight, C, logits, V, false);
+        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, inp + begin * C, C, weight, C, logits, V,
+                                       gemm::Store::set);
 #pragma omp parallel for schedule(static)
         for (int64_t n = begin; n < end; ++n)
             classifier::softmax_row(logits + (n - begin) * V, V, targets[n], losses + n);
@@ -75,7 +76,7 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
     for (int64_t i = 0; i < chunks; ++i) {
         const auto [begin, end] = gemm::part_of(N, chunks, i);
         const float* const x = inp + begin * C;
-        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, x, C, weight, C, logits, V, false);
+        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, x, C, weight, C, logits, V, gemm::Store::set);
 #pragma omp parallel for schedule(static)
         for (int64_t n = begin; n < end; ++n) {
             float* const row = logits + (n - begin) * V;
@@ -83,7 +84,9 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
             simd::map(row, V, [=](simd::vfloat e, int64_t, int64_t) { return e * factor; });
             row[targets[n]] -= scale;
         }
-        gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C, false);
-        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C, accumulate || i > 0);
+        gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C,
+                                        gemm::Store::set);
+        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C,
+                                         accumulate || i > 0 ? gemm::Store::add : gemm::Store::past_caches);
     }
 }

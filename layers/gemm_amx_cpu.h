@@ -22,6 +22,7 @@ namespace amx {
 
 using gemm::part_of;
 using gemm::Range;
+using gemm::Store;
 
 template <int n>
 struct Planes {};  // a kind of products, as gemm::Floats
@@ -156,7 +157,7 @@ private:
 // As gemm::block. `memory`: scratch_floats().
 template <int planes, Order A, Order B>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, bool accumulate, gemm::Epilogue epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, Store store, gemm::Epilogue epilogue, float* row_sums) {
     configure();
     if (rows.size() <= 0 || columns.size() <= 0) return;
     // With fewer k's than KC, more rows and columns fit.
@@ -223,7 +224,8 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
                 for (int64_t o = n.begin; o < n.end; o += side) {
                     const int64_t height = std::min(side, m1 - m), width = std::min(side, n.end - o);
                     multiply_block<planes>(steps, a_words(strip), b_words(j) + (o - n.begin) * steps * tile * planes,
-                                           c + m * ldc + o, ldc, accumulate || k.begin > 0, height, width, meanwhile);
+                                           c + m * ldc + o, ldc, store == Store::add || k.begin > 0, height, width,
+                                           meanwhile);
                     if (k.end == K) finished = {m, m + height, o, width};
                 }
             }

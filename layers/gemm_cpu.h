@@ -58,6 +58,13 @@ enum class Order {
     k_first,  // A[k * lda + m], B[k * ldb + n]
 };
 
+// What becomes of C's old values, and where the new ones go.
+enum class Store {
+    set,          // C = A · B
+    add,          // C += A · B
+    past_caches,  // C = A · B of one block of K and without an epilogue, whole vectors, C on a vector's boundary
+};
+
 // What tiles and panels hold: words of `size` neighbours in k. along(): those of one row from p on, of which `left` k's
 // are there, or in `size` vectors; across(): one of each of n rows, k_first, from p on, or of each lane of `size` rows'
 // vectors. Zeros stand for what is not there.
@@ -145,9 +152,10 @@ private:
     int64_t ld_ = 0, stride_ = 0, across_ = 0, asks_ = 0, tiles_ = 1, i_ = 0, due_ = 0;
 };
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are asked for as well.
+// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are asked for as well,
+// unless they are not to come.
 template <class Words, int M, int NV, Order A>
-void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, bool accumulate,
+void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, Store how,
                    int64_t lanes, const Asks& asks) {
     vfloat acc[M][NV];
 #pragma GCC unroll 16
@@ -166,7 +174,7 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
     };
     int64_t k = 0;
-    for (int row = 0; k + Asks::step <= K; k += Asks::step) {
+    for (int row = how == Store::past_caches ? M : 0; k + Asks::step <= K; k += Asks::step) {
         for (const int two = row + 2; row < std::min(two, M); ++row)
             for (int j = 0; j < NV; ++j) __builtin_prefetch(c + row * ldc + j * W, 1);
         asks.at(k);
@@ -180,14 +188,16 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         for (int j = 0; j < NV; ++j) {
             float* p = c + i * ldc + j * W;
             const int64_t n = lanes - j * W;
-            if (n >= W)
-                simd::store(p, accumulate ? simd::load(p) + acc[i][j] : acc[i][j]);
+            if (n >= W && how == Store::past_caches)
+                simd::stream(p, acc[i][j]);
+            else if (n >= W)
+                simd::store(p, how == Store::add ? simd::load(p) + acc[i][j] : acc[i][j]);
             else if (n > 0)
-                simd::store_n(p, accumulate ? simd::load_n(p, n) + acc[i][j] : acc[i][j], n);
+                simd::store_n(p, how == Store::add ? simd::load_n(p, n) + acc[i][j] : acc[i][j], n);
         }
 }
 
-using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, bool, int64_t, const Asks&);
+using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, Store, int64_t, const Asks&);
 
 template <class Words, Order A, int NV, size_t... I>
 constexpr std::array<Tile, sizeof...(I)> tiles(std::index_sequence<I...>) {
@@ -334,7 +344,7 @@ private:
 // C's rectangle [rows) x [columns) on the calling thread. `panels`: scratch_floats() of memory.
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
     constexpr int64_t size = Words::size;
     constexpr bool packs_a = A == Order::k_first || size > 1;
     const bool few = rows.size() <= FEW;
@@ -398,7 +408,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                 const Tile multiply =
                     for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(tile_rows); });
                 multiply(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), c + m * ldc + n, ldc,
-                         accumulate || !place.is_first_k(), lanes, asks);
+                         place.is_first_k() ? store : Store::add, lanes, asks);
                 if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes);
             }
         }

@@ -5,9 +5,10 @@
 #include "layers/matmul.h"
 #include "layers/multiply_cpu.h"
 
-// What an epilogue reads of the next tile, which is as wide, while that is being multiplied.
-inline void ask_ahead(const float* p, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+// What an epilogue reads or writes of the next tile, which is as wide, while that is being multiplied.
+template <bool write = false>
+void ask_ahead(const float* p, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, write);
 }
 
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
@@ -16,7 +17,7 @@ inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* 
     const Timed timed(dev, "matmul_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+        dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
             if (bias)
                 simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                     return sum + simd::load_n(bias + o + i, left);
@@ -29,7 +30,7 @@ inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, cons
                                   int64_t OC) {
     const Timed timed(dev, "matmul_backward_input", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, false);
+    gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, gemm::Store::set);
 }
 
 // dweight += doutᵀ · inp, = unless accumulate        dbias += sum over rows of dout        (dbias may be null)
@@ -37,7 +38,8 @@ inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const
                                    int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C, accumulate, {}, dbias);
+    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C,
+                                     accumulate ? gemm::Store::add : gemm::Store::past_caches, {}, dbias);
 }
 
 inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
@@ -51,11 +53,13 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
+    const bool past = past_caches(out, N, OC);
     gemm::multiply<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, pre, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+        dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
+            if (!past) ask_ahead<true>(out + n * OC + o + lanes, lanes);
             simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                 const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
-                simd::store_n(out + n * OC + o + i, gelu(x), left);
+                store_row(out + n * OC + o + i, gelu(x), left, past);
                 return x;
             });
         });
@@ -70,7 +74,7 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
         const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
         using enum gemm::Order;
         gemm::multiply<k_last, k_first>(
-            dev, N, C, OC, dout, OC, weight, C, dpre, C, false, [=](int64_t n, int64_t c, int64_t lanes) {
+            dev, N, C, OC, dout, OC, weight, C, dpre, C, gemm::Store::set, [=](int64_t n, int64_t c, int64_t lanes) {
                 float* const x = pre + n * C + c;
                 ask_ahead(x + lanes, lanes);
                 simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
@@ -89,7 +93,7 @@ inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, cons
     const Timed timed(dev, "matmul_residual_forward", 2 * product(N, C, OC), 0);
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, out, OC, false, [=](int64_t n, int64_t o, int64_t lanes) {
+        dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
             ask_ahead(residual + n * OC + o + lanes, lanes);
             simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                 return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));

@@ -58,6 +58,12 @@ void block_of(amx::Planes<planes>, const Arguments&... arguments) {
 }
 #endif
 
+// Whether C may go past the caches, and whether it is so large that it, and with it all that is multiplied until it is
+// read, leaves them anyway. With 64 rows gradients of weights take 6 to 11 % less time so, from two threads.
+inline bool may_pass_caches(const float* c, int64_t M, int64_t N, int64_t K) {
+    return reinterpret_cast<uintptr_t>(c) % sizeof(vfloat) == 0 && N % W == 0 && K <= KC && M * N >= 1 << 19;
+}
+
 }  // namespace
 
 int64_t scratch_floats(Products products) {
@@ -67,17 +73,18 @@ int64_t scratch_floats(Products products) {
 
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
-              const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
+              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
     for_kind(products, [&](auto kind) {
-        block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, accumulate, epilogue, row_sums);
+        block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
     });
 }
 
 template <Order A, Order B>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, bool accumulate, Epilogue epilogue, float* row_sums) {
+              float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
     const Products products = chosen(cpu.products, M, N);
     const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
+    if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
 #pragma omp parallel
     {
         const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
@@ -87,15 +94,15 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
         block_in<A, B>(products, cpu.scratch(scratch_floats(products)),
                        Range{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)},
                        Range{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)}, K, a, lda, b, ldb, c,
-                       ldc, accumulate, epilogue, row_sums);
+                       ldc, store, epilogue, row_sums);
     }
 }
 
 #define FOR_ORDERS(A, B)                                                                                             \
     template void block_in<Order::A, Order::B>(Products, float*, Range, Range, int64_t, const float*, int64_t,       \
-                                               const float*, int64_t, float*, int64_t, bool, Epilogue, float*);      \
+                                               const float*, int64_t, float*, int64_t, Store, Epilogue, float*);     \
     template void multiply<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*, \
-                                               int64_t, float*, int64_t, bool, Epilogue, float*);
+                                               int64_t, float*, int64_t, Store, Epilogue, float*);
 FOR_ORDERS(k_last, k_last)
 FOR_ORDERS(k_last, k_first)
 FOR_ORDERS(k_first, k_first)

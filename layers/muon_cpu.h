@@ -30,7 +30,7 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
     for (int64_t begin = 0; begin < n; begin += strip) {
         const int64_t end = std::min(n, begin + strip);
         gemm::block_in<A, B>(products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c, n,
-                             false, {}, nullptr);
+                             gemm::Store::set, {}, nullptr);
         for (int64_t i = begin; i < end; ++i)
             for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
     }
@@ -89,8 +89,8 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
         }
         const float *const left_factor = tall ? x : total, *const right = tall ? total : x;
         gemm::block_in<Order::k_last, Order::k_first>(products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols},
-                                                      n, left_factor, n, right, w.cols, next, w.cols, false, {},
-                                                      nullptr);
+                                                      n, left_factor, n, right, w.cols, next, w.cols, gemm::Store::set,
+                                                      {}, nullptr);
         std::swap(x, next);
     }
     const float shrink = static_cast<float>(1 - o.lr * o.weight_decay);

@@ -154,11 +154,11 @@ void forward_head(const Head& a, float* keys, float* values) {
         std::fill_n(block.largest, MR, -INFINITY);
         for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * a.out_row, a.hs, 0.0f);
         for (int64_t s = 0; s < t + rows; s += NR) {
-            tile(a.hs, a.q + t * a.in_row, a.in_row, keys + s * a.hs, block.scores, NR, false, NR, {});
+            tile(a.hs, a.q + t * a.in_row, a.in_row, keys + s * a.hs, block.scores, NR, gemm::Store::set, NR, {});
             online_softmax(block, out, a, t, rows, s);
             for (int64_t c = 0; c < a.hs; c += NR)
                 tile(std::min<int64_t>(NR, a.T - s), block.scores, NR, values + c * a.T + s * NR, out + c, a.out_row,
-                     true, std::min<int64_t>(NR, a.hs - c), {});
+                     gemm::Store::add, std::min<int64_t>(NR, a.hs - c), {});
         }
         for (int64_t r = 0; r < rows; ++r) {
             const float inverse = 1 / block.sum[r];

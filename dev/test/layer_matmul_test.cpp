@@ -234,6 +234,32 @@ TEST(Matmul, BitsDoNotDependOnTheThreads) {
         });
 }
 
+// Results on a vector's boundary and so large that they go past the caches, beside the same that do not.
+TEST(Matmul, PastTheCachesAreTheSameBits) {
+    Cpu cpu;
+    const auto random = [](int64_t n) {
+        auto x = host_allocate<float>(n);
+        for (int64_t i = 0; i < n; ++i) x[i] = std::uniform_real_distribution<float>(-1, 1)(generator());
+        return x;
+    };
+    const int64_t C = 544, OC = 1031;
+    for (const int64_t N : {3, 384, 385}) {  // one block of the sum, and more
+        SCOPED_TRACE(N);
+        const auto dout = random(N * OC), inp = random(N * C);
+        auto set = random(OC * C), added = host_allocate<float>(OC * C);
+        matmul_backward_weight(cpu, set.get(), nullptr, dout.get(), inp.get(), N, C, OC, false);
+        matmul_backward_weight(cpu, added.get(), nullptr, dout.get(), inp.get(), N, C, OC, true);
+        EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, added.get()));
+    }
+    const int64_t rows = 1031, hidden = 4096, one = 3;
+    const auto inp = random(rows * one), weight = random(hidden * one), bias = random(hidden);
+    auto pre = host_allocate<float>(rows * hidden), past = host_allocate<float>(rows * hidden),
+         cached = host_allocate<float>(rows * hidden + 1);
+    for (float* const out : {past.get(), cached.get() + 1})
+        matmul_gelu_forward(cpu, out, pre.get(), inp.get(), weight.get(), bias.get(), rows, one, hidden);
+    EXPECT_TRUE(std::equal(past.get(), past.get() + rows * hidden, cached.get() + 1));
+}
+
 TEST(Matmul, ARowsBitsDoNotDependOnTheBatch) {
     const Shape s{29, 300, 70};
     Tensors t(s);

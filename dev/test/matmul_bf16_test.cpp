@@ -171,7 +171,7 @@ TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
         Magnitude magnitude;
         gemm::block<gemm::Bf16Pairs, k_first, k_first>(cpu.scratch(gemm::scratch_floats()), {0, s.OC}, {0, s.C}, s.N,
                                                        t.dout.on(cpu), s.OC, t.inp.on(cpu), s.C, t.dweight.on(cpu), s.C,
-                                                       true, {}, t.dbias.on(cpu));
+                                                       gemm::Store::add, {}, t.dbias.on(cpu));
         run(reference, t, s), run(magnitude, t, s);
         t.dweight.expect_close("dweight", sum_error);
         t.dbias.expect_close("dbias", sum_error);
