@@ -18,56 +18,85 @@ struct Moments {
     }
 };
 
+// A row of inp, or with Residual of inp + branch.
+template <bool Residual, class S>
+struct Row {
+    const S *inp, *branch;
+    [[gnu::always_inline]] simd::vfloat operator()(int64_t c, int64_t n) const {
+        const simd::vfloat v = simd::load_n(inp + c, n);
+        return Residual ? simd::rounded<S>(v + simd::load_n(branch + c, n)) : v;
+    }
+    [[gnu::always_inline]] void ask(int64_t c, int k) const {
+        ask_far_ahead(inp + c, k);
+        if (Residual) ask_far_ahead(branch + c, k);
+    }
+};
+
+template <class Row>
+Moments moments_about(float near, const Row& x, int64_t C) {
+    Moments moments{near};
+    each_vector(C, [&](int64_t c, int64_t n, int k) { moments.add(x(c, n), n, k); });
+    return moments;
+}
+
+// The mean of the first elements, which usually is near the row's.
+template <class Row>
+float guess(const Row& x, int64_t C) {
+    const int64_t few = std::min<int64_t>(C, 4 * simd::W);
+    simd::vfloat total[4]{};
+    each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
+    return sum(total) / static_cast<float>(few);
+}
+
+// out = (x - m) * r * weight + bias, residual = x if not null, and the moments of the row that comes next. Arguments,
+// not captures: those would be loaded again after each store, as a vector may alias anything.
+template <class Row, class S>
+Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, const S* weight, const S* bias, int64_t C,
+                   bool past) {
+    using namespace simd;
+    Moments next{guess(next_x, C)};
+    each_vector(C, [&](int64_t c, int64_t n, int k) {
+        next_x.ask(c, k);
+        next.add(next_x(c, n), n, k);
+        const vfloat v = x(c, n), norm = (v - m) * r;
+        const vfloat scaled = weight ? norm * load_n(weight + c, n) : norm;
+        if (residual) store_row(residual + c, v, n, past);
+        store_row(out + c, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
+    });
+    return Moments(next);  // a copy: made where it is returned, its sums would be stored for each vector
+}
+
 // With Residual, the row is inp + branch, and stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const S* branch, const S* weight,
              const S* bias, int64_t N, int64_t C, float eps) {
-    using namespace simd;
     const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
-    const auto x = [=](int64_t row, int64_t c, int64_t n) {
-        const vfloat v = load_n(inp + row * C + c, n);
-        return Residual ? rounded<S>(v + load_n(branch + row * C + c, n)) : v;
-    };
-    const auto moments_about = [=](float near, int64_t row) {
-        Moments moments{near};
-        each_vector(C, [&](int64_t c, int64_t n, int k) { moments.add(x(row, c, n), n, k); });
-        return moments;
-    };
-    const auto guess = [=](int64_t row) {  // the mean of the first elements usually is near
-        const int64_t few = std::min<int64_t>(C, 4 * W);
-        vfloat total[4]{};
-        each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(row, c, n); });
-        return sum(total) / static_cast<float>(few);
+    const auto row_at = [=](int64_t row) {
+        return Row<Residual, S>{inp + row * C, Residual ? branch + row * C : nullptr};
     };
     const auto finish = [=](int64_t row, int64_t next_row, Moments moments) __attribute__((always_inline)) {
+        const auto x = row_at(row);
         float m = 0, variance = 0;
         for (const bool last : {false, true}) {
             const float shift = sum(moments.rest) / static_cast<float>(C);
             m = moments.near + shift;
             variance = std::max(sum(moments.squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
             if (last || !(shift * shift > variance)) break;
-            moments = moments_about(m, row);  // the guess was more than a standard deviation off
+            moments = moments_about(m, x, C);  // the guess was more than a standard deviation off
         }
-        const float r = variance < INFINITY
-                            ? 1 / std::sqrt(variance + eps)
-                            : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, m, C, eps);
-        Moments next{guess(next_row)};
-        each_vector(C, [&](int64_t c, int64_t n, int k) {
-            ask_far_ahead(inp + next_row * C + c, k);
-            if (Residual) ask_far_ahead(branch + next_row * C + c, k);
-            next.add(x(next_row, c, n), n, k);
-            const int64_t at = row * C + c;
-            const vfloat v = x(row, c, n), norm = (v - m) * r;
-            const vfloat scaled = weight ? norm * load_n(weight + c, n) : norm;
-            if (Residual) store_row(residual + at, v, n, past);
-            store_row(out + at, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
-        });
+        const float r = variance < INFINITY ? 1 / std::sqrt(variance + eps) : rstd_of_huge(x, m, C, eps);
         mean[row] = m;
         rstd[row] = r;
-        return next;
+        return finish_row(Residual ? residual + row * C : nullptr, out + row * C, m, r, x, row_at(next_row), weight,
+                          bias, C, past);
     };
     each_row_and_next(
-        N, [=](int64_t row) { return moments_about(guess(row), row); }, finish);
+        N,
+        [=](int64_t row) {
+            const auto x = row_at(row);
+            return moments_about(guess(x, C), x, C);
+        },
+        finish);
 }
 
 }  // namespace layernorm_cpu

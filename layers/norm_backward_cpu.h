@@ -15,9 +15,11 @@ void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, c
     const S *x = inp + row * C, *dy = dout + row * C;
     const Ahead next_x(x, C), next_dy(dy, C);
     const auto weight_at = [=](int64_t c, int64_t n) { return weight ? load_n(weight + c, n) : set1(1.0f); };
-    const auto norm = [=](int i, int64_t c, int64_t n) {
+    float m[R], r[R];  // read from the tensors, they would be loaded again after each store
+    for (int i = 0; i < R; ++i) m[i] = Mean ? mean[row + i] : 0, r[i] = rstd[row + i];
+    const auto norm = [&](int i, int64_t c, int64_t n) __attribute__((always_inline)) {
         const vfloat v = load_n(x + i * C + c, n);
-        return (Mean ? v - mean[row + i] : v) * rstd[row + i];
+        return (Mean ? v - m[i] : v) * r[i];
     };
     float shift[R], slope[R];  // multiplied out, dinp is two multiply-adds: r * dnorm + shift + slope * norm
     for (int i = 0; i < R; ++i) {
@@ -28,8 +30,8 @@ void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, c
             if (Mean) sum_dnorm[k] += d;
             sum_dnorm_norm[k] = fma(d, norm(i, c, n), sum_dnorm_norm[k]);
         });
-        shift[i] = Mean ? -rstd[row + i] * (sum(sum_dnorm) / static_cast<float>(C)) : 0.0f;
-        slope[i] = -rstd[row + i] * (sum(sum_dnorm_norm) / static_cast<float>(C));
+        shift[i] = Mean ? -r[i] * (sum(sum_dnorm) / static_cast<float>(C)) : 0.0f;
+        slope[i] = -r[i] * (sum(sum_dnorm_norm) / static_cast<float>(C));
     }
     const auto finish = [&]<int U>(Vectors<U>, int64_t c0, int64_t n, int k) __attribute__((always_inline)) {
         vfloat w[U], dweight[U], dbias[U];
@@ -49,7 +51,7 @@ void backward_rows(S* dinp, float* dw, float* db, const S* dout, const S* inp, c
                 dweight[u] = fma(d, xn, dweight[u]);
                 if (Mean) dbias[u] += d;
                 if (!dinp) continue;
-                const vfloat dx = fma(xn, set1(slope[i]), fma(d * rstd[row + i], w[u], set1(shift[i])));
+                const vfloat dx = fma(xn, set1(slope[i]), fma(d * r[i], w[u], set1(shift[i])));
                 store_row(dinp + at, dresidual ? load_n(dresidual + at, n) + dx : dx, n, past);
             }
         }
