@@ -34,17 +34,19 @@ std::optional<Options> parse(int argc, char** argv) {
     return o;
 }
 
-// "Intel Xeon Processor", from /proc/cpuinfo; "CPU" where that does not tell.
+// "Intel Xeon Processor family 6", from /proc/cpuinfo; "CPU" where that does not tell. The family, as a virtual machine
+// may name CPUs of two generations alike.
 std::string cpu_name() {
     std::ifstream cpuinfo("/proc/cpuinfo");
-    for (std::string line; std::getline(cpuinfo, line);) {
-        if (!line.starts_with("model name")) continue;
-        std::string name = line.substr(line.find(':') + 2);
-        for (const char* noise : {"(R)", "(TM)", " CPU"})
-            for (size_t at; (at = name.find(noise)) != std::string::npos;) name.erase(at, std::string(noise).size());
-        return name;
+    std::string model = "CPU", family;
+    for (std::string line; std::getline(cpuinfo, line) && !line.empty();) {
+        const std::string value = line.substr(std::min(line.size(), line.find(':') + 2));
+        if (line.starts_with("model name")) model = value;
+        if (line.starts_with("cpu family")) family = " family " + value;
     }
-    return "CPU";
+    for (const char* noise : {"(R)", "(TM)", " CPU"})
+        for (size_t at; (at = model.find(noise)) != std::string::npos;) model.erase(at, std::string(noise).size());
+    return model + family;
 }
 
 std::string file_name(std::string name) {

@@ -4,37 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "layers/bf16.h"
 #include "layers/device.h"
 #include "layers/simd.h"
 
 // Calls f(c, n, k) for each vector of a row of C values: it starts at c and has n values (W or more: all lanes), and k
-// is its place among four, so that a sum in four parts need not wait for each addition before the next. Unroll of them,
-// 4 to 16, stand in one turn of the loop: layernorm's backward, which ends two short loops for each row, takes a tenth
-// less time for rows of 1024 with 16 than with 4.
-template <int Unroll = 4, class F>
+// is its place among four, so that a sum in four parts need not wait for each addition before the next.
+template <class F>
 [[gnu::always_inline]] inline void each_vector(int64_t C, const F& f) {
     int64_t c = 0;
-    for (; c + Unroll * simd::W <= C; c += Unroll * simd::W) {
-#pragma GCC unroll 16
-        for (int k = 0; k < Unroll; ++k) f(c + k * simd::W, simd::W, k % 4);
-    }
-    for (; Unroll > 4 && c + 4 * simd::W <= C; c += 4 * simd::W) {
+    for (; c + 4 * simd::W <= C; c += 4 * simd::W) {
 #pragma GCC unroll 4
         for (int k = 0; k < 4; ++k) f(c + k * simd::W, simd::W, k);
     }
     for (; c < C; c += simd::W) f(c, C - c, 0);
-}
-// Calls f(Vectors<U>{}, c, n) for each U neighbouring vectors of a row, then f(Vectors<1>{}, c, n) for those left.
-template <int U>
-using Vectors = std::integral_constant<int, U>;
-template <int U, class F>
-[[gnu::always_inline]] inline void each_group(int64_t C, const F& f) {
-    int64_t c = 0;
-    for (; c + U * simd::W <= C; c += U * simd::W) f(Vectors<U>{}, c, simd::W);
-    for (; c < C; c += simd::W) f(Vectors<1>{}, c, C - c);
 }
 inline float sum(const simd::vfloat (&parts)[4]) { return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
 
@@ -59,36 +43,41 @@ void ask_far_ahead(const S* p, int k) {
     if (k % std::max(1, in_line) == 0) __builtin_prefetch(p + 8192 / sizeof(S));
 }
 
-// For two passes over a row one after the other, which leave memory idle as they find it in L1: both ask for the next
-// row while they compute, for one half of its cache lines each, called with each_vector's c and k. Of rows too long for
-// L1 nothing is asked: it would push out what the second pass reads again.
+// For two passes over a row one after the other, which leave memory idle as the second finds it in the caches: both ask
+// for a row that follows, for one half of its cache lines each, called with each_vector's c and k. Into L2: in L1 they
+// would push out what the second pass reads again. only(): for a row that just one of them walks, all of its lines.
 template <class S>
 struct Ahead {
     const S* next;
     int64_t half;  // where the second pass starts
-    bool fits;
-    static bool fits_L1(int64_t C) { return C * static_cast<int64_t>(sizeof(S)) <= 8 << 10; }
-    Ahead(const S* row, int64_t C) : next(row), half(C / 2), fits(fits_L1(C)) {
-        const int64_t page = 4096 / static_cast<int64_t>(sizeof(S));  // of a short row several at once, at least
-        next += std::max(C, page);
+    Ahead(const S* row, int64_t C) : next(row), half(C / 2) {
+        const int64_t pages = 8192 / static_cast<int64_t>(sizeof(S));  // of short rows several ahead, at least
+        next += std::max(C, pages);
     }
-    void first(int64_t c, int k) const { ask(next + c / 2, k); }
-    void second(int64_t c, int k) const { ask(next + half + c / 2, k); }
+    void first(int64_t c, int k) const { ask<128>(next + c / 2, k); }
+    void second(int64_t c, int k) const { ask<128>(next + half + c / 2, k); }
+    void only(int64_t c, int k) const { ask<64>(next + c, k); }
 
 private:
-    void ask(const S* p, int k) const {
-        constexpr int lines = 128 / (simd::W * static_cast<int>(sizeof(S)));  // half of each 128 bytes that are walked
-        if (fits && k % std::max(1, lines) == 0) __builtin_prefetch(p);
+    template <int bytes>  // walked for each line that is asked for
+    static void ask(const S* p, int k) {
+        constexpr int vectors = bytes / (simd::W * static_cast<int>(sizeof(S))), into_L2 = 2;
+        if (k % std::max(1, vectors) == 0) __builtin_prefetch(p, 0, into_L2);
     }
 };
 
+// Whether the rows of a result start on a vector's boundary, as those stored past the caches must.
+template <class S>
+bool rows_aligned(const S* out, int64_t C) {
+    constexpr int64_t vector = simd::W * static_cast<int64_t>(sizeof(S));
+    return reinterpret_cast<uintptr_t>(out) % vector == 0 && C % simd::W == 0;
+}
 // Whether a result is to be stored past the caches: it is too large to be still there when it is read, so that to load
-// its lines before overwriting them is a waste. The rows must start on a vector's boundary. Measured with the matmul
-// that reads it: 12 MiB so stored cost both 6 % more time, 24 MiB 1 % less; layernorm alone gains 40 % on 24 MiB.
+// its lines before overwriting them is a waste. Measured with the matmul that reads it: 12 MiB so stored cost both 6 %
+// more time, 24 MiB 1 % less; layernorm alone gains 40 % on 24 MiB.
 template <class S>
 bool past_caches(const S* out, int64_t N, int64_t C) {
-    constexpr int64_t vector = simd::W * static_cast<int64_t>(sizeof(S));
-    return reinterpret_cast<uintptr_t>(out) % vector == 0 && C % simd::W == 0 && product(N, C) * sizeof(S) >= 16 << 20;
+    return rows_aligned(out, C) && product(N, C) * sizeof(S) >= 16 << 20;
 }
 template <class S>
 inline void store_row(S* p, simd::vfloat v, int64_t n, bool past) {
@@ -108,13 +97,13 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
     return static_cast<float>(1 / std::sqrt(mean + static_cast<double>(eps)));
 }
 
-// Cuts N rows into at most 64 runs, by N alone, and calls visit(begin, end, s1, s2) for each: it adds what rows begin …
-// end - 1 have to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2 (C) += the s2 of all runs, in order; either may be
-// null. A run has 32 rows or more, or its own sums would cost as much as the rows: with 8 instead, layernorm's backward
-// is a third slower for 256 rows of 768. Where that leaves 16 runs for the threads it has up to 128: its sums
-// cost as much of memory's time as 2 rows.
+// visit(row, s1, s2) for each of N rows: it adds what the row has to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2
+// (C) += the s2; either may be null. Rows are cut into at most 64 runs, by N alone, which have sums of their own that
+// are added in order. A run has 32 rows or more, or its sums would cost as much as the rows: with 8 instead,
+// layernorm's backward is a third slower for 256 rows of 768. Where that leaves 16 runs for the threads it has up to
+// 128: its sums cost as much of memory's time as 2 rows.
 template <class S, class Visit>
-void sum_over_runs(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
+void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
     using namespace simd;
     const int64_t rows = std::max({int64_t{32}, std::min<int64_t>(128, N / 16), (N + 63) / 64});
     const int64_t runs = (N + rows - 1) / rows;
@@ -126,7 +115,7 @@ void sum_over_runs(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
         for (int64_t run = 0; run < runs; ++run) {
             float *s1 = partial + run * 2 * stride, *s2 = s1 + stride;
             std::fill(s1, s1 + 2 * stride, 0.0f);
-            visit(run * rows, std::min(N, (run + 1) * rows), s1, s2);
+            for (int64_t row = run * rows; row < std::min(N, (run + 1) * rows); ++row) visit(row, s1, s2);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < 2 * stride; i += W) {
@@ -138,12 +127,4 @@ void sum_over_runs(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
             store_n(total + c, load_n(total + c, C - c) + sum, C - c);
         }
     }
-}
-
-// The same, one row at a time: visit(row, s1, s2).
-template <class S, class Visit>
-void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
-    sum_over_runs(dev, N, C, sum1, sum2, [&](int64_t begin, int64_t end, float* s1, float* s2) {
-        for (int64_t row = begin; row < end; ++row) visit(row, s1, s2);
-    });
 }
