@@ -43,6 +43,7 @@ constexpr int NV = 2;
 #endif
 constexpr int MR = max_rows(NV), NR = NV * W;
 constexpr int64_t KC = 384, MC = 12 * MR, NC = 10 * NR, FEW = 256, FEW_NC = 32 * NR;
+constexpr int64_t block_columns(int64_t rows) { return rows <= FEW ? FEW_NC : NC; }
 constexpr int64_t scratch_floats() { return KC * std::max(NC + MC, NR + FEW); }  // of each thread
 
 // [begin, end) of part i when n items are cut into `parts` nearly equal ones.
@@ -246,29 +247,36 @@ auto for_width(int64_t lanes, const F& f) {
 
 // Rows of A (k_first, at most MC) in tiles of MR: packed[m * K + k * MR + i] = A[k * lda + m + i] for m = 0, MR, …,
 // with K and k in words; the last tile is as wide as what is left. row_sums (rows) += sum over k, if not null. The
-// lines of a strided matrix have to be asked for ahead.
+// lines of a strided matrix have to be asked for ahead. A cache line of each tile is written at once: tiles lie whole
+// pages apart, so that L1 has forgotten the first tile's line when the last one's is written.
 template <class Words>
 void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
-    constexpr int64_t ahead = 8;
+    constexpr int64_t ahead = 8, line = 2;
     const int64_t full = rows - rows % MR, K_words = ceil_div(K, Words::size);
     vfloat sums[MC / W + 1] = {};
-    for (int64_t w = 0; w < K_words; ++w) {
-        const int64_t k = w * Words::size;
-        const float* const row = a + k * lda;
-        for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r)
-            for (int64_t i = 0; i < rows; i += 16) __builtin_prefetch(row + r * lda + i);
-        const float* words = row;
-        float made[MC + W];
-        if constexpr (Words::size > 1) {
-            for (int64_t m = 0; m < rows; m += W) simd::store(made + m, Words::across(row + m, lda, K - k, rows - m));
-            words = made;
+    for (int64_t w = 0; w < K_words; w += line) {
+        const int64_t n = std::min(line, K_words - w);
+        const float* words[line];
+        float made[line][MC + W];
+        for (int64_t u = 0; u < n; ++u) {
+            const int64_t k = (w + u) * Words::size;
+            const float* const row = words[u] = a + k * lda;
+            for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r)
+                for (int64_t i = 0; i < rows; i += 16) __builtin_prefetch(row + r * lda + i);
+            if constexpr (Words::size > 1) {
+                for (int64_t m = 0; m < rows; m += W)
+                    simd::store(made[u] + m, Words::across(row + m, lda, K - k, rows - m));
+                words[u] = made[u];
+            }
+            for (int64_t r = 0; row_sums && r < Words::size && k + r < K; ++r)
+                for (int64_t m = 0; m < rows; m += W) sums[m / W] += simd::load_n(row + r * lda + m, rows - m);
         }
         for (int64_t m = 0; m < full; m += MR)
-            std::memcpy(packed + m * K_words + w * MR, words + m, MR * sizeof(float));
-        for (int64_t m = full; m < rows; ++m) packed[full * K_words + w * (rows - full) + m - full] = words[m];
-        if (row_sums)
-            for (int64_t r = 0; r < Words::size && k + r < K; ++r)
-                for (int64_t m = 0; m < rows; m += W) sums[m / W] += simd::load_n(row + r * lda + m, rows - m);
+            for (int64_t u = 0; u < n; ++u)
+                std::memcpy(packed + m * K_words + (w + u) * MR, words[u] + m, MR * sizeof(float));
+        for (int64_t u = 0; u < n; ++u)
+            for (int64_t m = full; m < rows; ++m)
+                packed[full * K_words + (w + u) * (rows - full) + m - full] = words[u][m];
     }
     if (!row_sums) return;
     for (int64_t m = 0; m < rows; m += W)
@@ -356,7 +364,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
     const auto b_from = [=](int64_t word, int64_t n) {
         return b + (B == Order::k_last ? n * ldb + word * size : word * size * ldb + n);
     };
-    Place place(columns, ceil_div(K, size), (few ? FEW_NC : NC) / NR, few ? 1 : NC / NR), next = place;
+    Place place(columns, ceil_div(K, size), block_columns(rows.size()) / NR, few ? 1 : NC / NR), next = place;
     Needed of_a;
     for (; !place.is_end() && m_tiles > 0; place = next) {
         next.to_next_group();

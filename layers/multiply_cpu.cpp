@@ -6,23 +6,26 @@
 namespace gemm {
 namespace {
 
-// How C is cut: nearly equal parts of whole tiles, and what the copies of a thread's rows and columns cost it: to copy
-// a value takes as long as `copy` multiply-adds; rows of A are copied once for each `block_columns`.
+// How C is cut: nearly equal parts of whole tiles, and what a thread's rows and columns cost it: to copy a value of B,
+// or of A, takes as long as so many multiply-adds. A that is not copied still has to be brought to L1. Rows of A are
+// taken once for each block of columns.
 struct Cut {
-    int64_t tile_rows, tile_columns, block_columns;
-    bool copies_a;
-    int64_t copy;
+    int64_t tile_rows, tile_columns;
+    int64_t (*block_columns)(int64_t rows);
+    int64_t copy_b, copy_a;
 };
 
 template <class Words>
 Cut cut_of(Words, Order a) {
-    return {MR, NR, NC, a == Order::k_first || Words::size > 1, 20 * Words::size};
+    constexpr int64_t copy = 20 * Words::size;
+    const bool copies_a = a == Order::k_first || Words::size > 1;
+    return {MR, NR, block_columns, copy, copies_a ? copy : copy / 2};
 }
 #if defined(__AMX_BF16__)
 template <int planes>
 Cut cut_of(amx::Planes<planes>, Order) {
-    constexpr int64_t all_columns = int64_t{1} << 40;
-    return {amx::side, amx::side, all_columns, true, planes == 1 ? 75 : 50};
+    constexpr int64_t copy = planes == 1 ? 75 : 50;
+    return {amx::side, amx::side, [](int64_t) { return int64_t{1} << 40; }, copy, copy};
 }
 #endif
 
@@ -32,10 +35,12 @@ inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& 
     int64_t best = 1, least = 0;
     for (int64_t across = 1; across <= threads; ++across) {
         if (threads % across) continue;
-        const int64_t rows = ceil_div(ceil_div(M, cut.tile_rows), threads / across) * cut.tile_rows,
-                      columns = ceil_div(ceil_div(N, cut.tile_columns), across) * cut.tile_columns;
+        const auto part = [](int64_t n, int64_t tile, int64_t parts) {
+            return std::min(n, ceil_div(ceil_div(n, tile), parts) * tile);
+        };
+        const int64_t rows = part(M, cut.tile_rows, threads / across), columns = part(N, cut.tile_columns, across);
         const int64_t work =
-            rows * columns + cut.copy * (columns + (cut.copies_a ? rows * ceil_div(columns, cut.block_columns) : 0));
+            rows * columns + cut.copy_b * columns + cut.copy_a * rows * ceil_div(columns, cut.block_columns(rows));
         if (across == 1 || work < least) best = across, least = work;
     }
     return best;
