@@ -88,10 +88,14 @@ inline vfloat fma(vfloat a, vfloat b, vfloat c) {  // a * b + c
 #endif
 }
 
-// p[i] = f(p[i], i, n - i) for a row of n floats, a vector at a time.
+// p[i] = f(p[i], i, left) for a row of n floats, a vector at a time, of which `left` lanes, W or fewer, are there.
+// Three vectors, as a tile of a matrix product has them, stand in one turn of the loop.
 template <class F>
 inline void map(float* p, int64_t n, const F& f) {
-    for (int64_t i = 0; i < n; i += W) store_n(p + i, f(load_n(p + i, n - i), i, n - i), n - i);
+    int64_t i = 0;
+#pragma GCC unroll 3
+    for (; i + W <= n; i += W) store(p + i, f(load(p + i), i, W));
+    if (i < n) store_n(p + i, f(load_n(p + i, n - i), i, n - i), n - i);
 }
 
 inline vfloat sqrt(vfloat v) {

@@ -153,7 +153,7 @@ TEST_F(GuardedPage, MapTakesEachElementOnce) {
         int64_t calls = 0;
         simd::map(p, n, [&](vfloat v, int64_t i, int64_t left) {
             EXPECT_EQ(i, calls++ * W);
-            EXPECT_EQ(left, n - i);
+            EXPECT_EQ(left, std::min<int64_t>(W, n - i));
             return v * 2.0f + static_cast<float>(i);
         });
         EXPECT_EQ(calls, (n + W - 1) / W);
