@@ -27,8 +27,8 @@ struct Row {
         return Residual ? simd::rounded<S>(v + simd::load_n(branch + c, n)) : v;
     }
     [[gnu::always_inline]] void ask(int64_t c, int k) const {
-        ask_far_ahead(inp + c, k);
-        if (Residual) ask_far_ahead(branch + c, k);
+        ask_ahead(inp + c, k);
+        if (Residual) ask_ahead(branch + c, k);
     }
 };
 

@@ -12,7 +12,7 @@ void backward_row(S* dinp, float* dw, float* db, const S* dout, const S* inp, co
                   const float* rstd, const S* dresidual, int64_t row, int64_t C, bool past) {
     using namespace simd;
     const S *const x = inp + row * C, *const dy = dout + row * C, *const res = dresidual ? dresidual + row * C : dy;
-    const Ahead next_x(x, C), next_dy(dy, C), next_res(res, C);
+    const Ahead next_x(x, C), next_dy(dy, C);
     const auto weight_at = [=](int64_t c, int64_t n) { return weight ? load_n(weight + c, n) : set1(1.0f); };
     const float m = Mean ? mean[row] : 0, r = rstd[row];
     const auto norm = [=](int64_t c, int64_t n) __attribute__((always_inline)) {
@@ -33,7 +33,7 @@ void backward_row(S* dinp, float* dw, float* db, const S* dout, const S* inp, co
     // as the CPU compares the lowest 12 bits of their addresses first.
     each_vector(C, [&](int64_t c, int64_t n, int k) {
         next_x.second(c, k), next_dy.second(c, k);
-        if (dresidual) next_res.only(c, k);
+        if (dresidual) ask_ahead(res + c, k);
         const vfloat w = weight_at(c, n), dweight = load_n(dw + c, n), dbias = Mean ? load_n(db + c, n) : vfloat{};
         const vfloat d = load_n(dy + c, n), xn = norm(c, n);
         const vfloat dx = fma(xn, set1(slope), fma(d * r, w, set1(shift)));

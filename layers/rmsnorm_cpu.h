@@ -33,8 +33,8 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
                                         : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, 0, C, eps);
         Squares next;
         each_vector(C, [&](int64_t c, int64_t n, int k) {
-            ask_far_ahead(inp + next_row * C + c, k);
-            if (Residual) ask_far_ahead(branch + next_row * C + c, k);
+            ask_ahead(inp + next_row * C + c, k);
+            if (Residual) ask_ahead(branch + next_row * C + c, k);
             next.add(x(next_row, c, n), k);
             const int64_t at = row * C + c;
             const vfloat v = x(row, c, n), norm = rounded<S>(v * r);

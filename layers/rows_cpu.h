@@ -36,33 +36,40 @@ void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
         }
     }
 }
-// Asks for each cache line as far ahead as memory is slow, in such a pass; called with each_vector's k.
+// Asks for the cache line at p if vector k of each_vector is the first of as many bytes.
+enum class Cache { L1 = 3, L2 = 2 };
+template <Cache cache, int bytes = 64, class S>
+void ask(const S* p, int k) {
+    constexpr int vectors = bytes / (simd::W * static_cast<int>(sizeof(S)));
+    if (k % std::max(1, vectors) == 0) __builtin_prefetch(p, 0, static_cast<int>(cache));
+}
+// What lies `far` ahead is asked for into L2, as memory is slow, and into L1 when it is only `near`: earlier, the rest
+// of a wide row would push it out again before its turn.
 template <class S>
-void ask_far_ahead(const S* p, int k) {
-    constexpr int in_line = 64 / (simd::W * static_cast<int>(sizeof(S)));
-    if (k % std::max(1, in_line) == 0) __builtin_prefetch(p + 8192 / sizeof(S));
+constexpr int64_t far = 8192 / sizeof(S);
+template <class S>
+constexpr int64_t near = 2048 / sizeof(S);
+template <class S>
+void ask_ahead(const S* p, int k) {
+    ask<Cache::L2>(p + far<S>, k);
+    ask<Cache::L1>(p + near<S>, k);
 }
 
 // For two passes over a row one after the other, which leave memory idle as the second finds it in the caches: both ask
-// for a row that follows, for one half of its cache lines each, called with each_vector's c and k. Into L2: in L1 they
-// would push out what the second pass reads again. only(): for a row that just one of them walks, all of its lines.
+// for a row that follows, of short rows several ahead, for one half of its cache lines each, called with each_vector's
+// c and k.
 template <class S>
 struct Ahead {
-    const S* next;
+    const S *row, *next;
     int64_t half;  // where the second pass starts
-    Ahead(const S* row, int64_t C) : next(row), half(C / 2) {
-        const int64_t pages = 8192 / static_cast<int64_t>(sizeof(S));  // of short rows several ahead, at least
-        next += std::max(C, pages);
-    }
-    void first(int64_t c, int k) const { ask<128>(next + c / 2, k); }
-    void second(int64_t c, int k) const { ask<128>(next + half + c / 2, k); }
-    void only(int64_t c, int k) const { ask<64>(next + c, k); }
+    Ahead(const S* x, int64_t C) : row(x), next(x + std::max(C, far<S>)), half(C / 2) {}
+    void first(int64_t c, int k) const { both(c, next + c / 2, k); }
+    void second(int64_t c, int k) const { both(c, next + half + c / 2, k); }
 
 private:
-    template <int bytes>  // walked for each line that is asked for
-    static void ask(const S* p, int k) {
-        constexpr int vectors = bytes / (simd::W * static_cast<int>(sizeof(S))), into_L2 = 2;
-        if (k % std::max(1, vectors) == 0) __builtin_prefetch(p, 0, into_L2);
+    void both(int64_t c, const S* later, int k) const {
+        ask<Cache::L2, 128>(later, k);  // walked at half of the speed
+        ask<Cache::L1>(row + c + near<S>, k);
     }
 };
 
