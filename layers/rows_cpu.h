@@ -37,7 +37,7 @@ void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
     }
 }
 // Asks for the cache line at p if vector k of each_vector is the first of as many bytes.
-enum class Cache { L1 = 3, L2 = 2 };
+enum class Cache { L1 = 3, L2 = 2 };  // __builtin_prefetch's locality
 template <Cache cache, int bytes = 64, class S>
 void ask(const S* p, int k) {
     constexpr int vectors = bytes / (simd::W * static_cast<int>(sizeof(S)));
