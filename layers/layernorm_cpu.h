@@ -9,6 +9,10 @@ namespace layernorm_cpu {
 
 // Sums over a row that give its mean and variance: about a value near the mean, sums of squares lose nothing.
 struct Moments {
+    float near, rest, squares;
+};
+// The same while a row is walked. Not what functions return: eight vectors would go through memory.
+struct MomentVectors {
     float near;
     simd::vfloat rest[4]{}, squares[4]{};
     [[gnu::always_inline]] void add(simd::vfloat x, int64_t n, int k) {
@@ -16,6 +20,7 @@ struct Moments {
         rest[k] += d;
         squares[k] = simd::fma(d, d, squares[k]);
     }
+    [[gnu::always_inline]] Moments total() const { return {near, sum(rest), sum(squares)}; }
 };
 
 // A row of inp, or with Residual of inp + branch.
@@ -34,9 +39,9 @@ struct Row {
 
 template <class Row>
 Moments moments_about(float near, const Row& x, int64_t C) {
-    Moments moments{near};
+    MomentVectors moments{near};
     each_vector(C, [&](int64_t c, int64_t n, int k) { moments.add(x(c, n), n, k); });
-    return moments;
+    return moments.total();
 }
 
 // The mean of the first elements, which usually is near the row's.
@@ -54,7 +59,7 @@ template <class Row, class S>
 Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, const S* weight, const S* bias, int64_t C,
                    bool past) {
     using namespace simd;
-    Moments next{guess(next_x, C)};
+    MomentVectors next{guess(next_x, C)};
     each_vector(C, [&](int64_t c, int64_t n, int k) {
         next_x.ask(c, k);
         next.add(next_x(c, n), n, k);
@@ -63,7 +68,7 @@ Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, con
         if (residual) store_row(residual + c, v, n, past);
         store_row(out + c, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
     });
-    return Moments(next);  // a copy: made where it is returned, its sums would be stored for each vector
+    return next.total();
 }
 
 // With Residual, the row is inp + branch, and stored as residual.
@@ -78,9 +83,9 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
         const auto x = row_at(row);
         float m = 0, variance = 0;
         for (const bool last : {false, true}) {
-            const float shift = sum(moments.rest) / static_cast<float>(C);
+            const float shift = moments.rest / static_cast<float>(C);
             m = moments.near + shift;
-            variance = std::max(sum(moments.squares) / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
+            variance = std::max(moments.squares / static_cast<float>(C) - shift * shift, 0.0f);  // NaN stays
             if (last || !(shift * shift > variance)) break;
             moments = moments_about(m, x, C);  // the guess was more than a standard deviation off
         }

@@ -7,7 +7,7 @@
 
 // What an epilogue reads or writes of the next tile, which is as wide, while that is being multiplied.
 template <bool write = false>
-void ask_ahead(const float* p, int64_t n) {
+[[gnu::always_inline]] inline void ask_ahead(const float* p, int64_t n) {
     for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, write);
 }
 

@@ -7,11 +7,6 @@
 
 namespace rmsnorm_cpu {
 
-struct Squares {
-    simd::vfloat parts[4]{};
-    void add(simd::vfloat x, int k) { parts[k] = simd::fma(x, x, parts[k]); }
-};
-
 // With Residual, the row is inp + branch, and stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, const S* weight, int64_t N, int64_t C,
@@ -23,26 +18,27 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
         return Residual ? rounded<S>(v + load_n(branch + row * C + c, n)) : v;
     };
     const auto squares_of = [=](int64_t row) {
-        Squares squares;
-        each_vector(C, [&](int64_t c, int64_t n, int k) { squares.add(x(row, c, n), k); });
-        return squares;
+        vfloat squares[4]{};
+        each_vector(C, [&](int64_t c, int64_t n, int k) { squares[k] = fma(x(row, c, n), x(row, c, n), squares[k]); });
+        return sum(squares);
     };
-    const auto finish = [=](int64_t row, int64_t next_row, const Squares& squares) __attribute__((always_inline)) {
-        const float mean = sum(squares.parts) / static_cast<float>(C);
+    const auto finish = [=](int64_t row, int64_t next_row, float squares) __attribute__((always_inline)) {
+        const float mean = squares / static_cast<float>(C);
         const float r = mean < INFINITY ? 1 / std::sqrt(mean + eps)
                                         : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, 0, C, eps);
-        Squares next;
+        vfloat next[4]{};
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             ask_ahead(inp + next_row * C + c, k);
             if (Residual) ask_ahead(branch + next_row * C + c, k);
-            next.add(x(next_row, c, n), k);
+            const vfloat next_x = x(next_row, c, n);
+            next[k] = fma(next_x, next_x, next[k]);
             const int64_t at = row * C + c;
             const vfloat v = x(row, c, n), norm = rounded<S>(v * r);
             if (Residual) store_row(residual + at, v, n, past);
             store_row(out + at, weight ? norm * load_n(weight + c, n) : norm, n, past);
         });
         rrms[row] = r;
-        return next;
+        return sum(next);
     };
     each_row_and_next(N, squares_of, finish);
 }

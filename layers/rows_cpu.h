@@ -20,7 +20,10 @@ template <class F>
     }
     for (; c < C; c += simd::W) f(c, C - c, 0);
 }
-inline float sum(const simd::vfloat (&parts)[4]) { return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3])); }
+// Of such parts. Always inline, as is each_vector: their address, once given away, would keep them in memory.
+[[gnu::always_inline]] inline float sum(const simd::vfloat (&parts)[4]) {
+    return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
+}
 
 // Two passes over each row, of which memory sees one and never waits: while a row is finished from the caches, the sums
 // that the next one needs are taken. first(row) gives a row's sums; finish(row, next, sums) the next one's.
@@ -36,11 +39,12 @@ void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
         }
     }
 }
-// Asks for the cache line at p if vector k of each_vector is the first of as many bytes.
+// Asks for the cache line at p if vector k of each_vector is its first. Always inline: GCC takes a function that only
+// asks for one without effect, and drops its calls.
 enum class Cache { L1 = 3, L2 = 2 };  // __builtin_prefetch's locality
-template <Cache cache, int bytes = 64, class S>
-void ask(const S* p, int k) {
-    constexpr int vectors = bytes / (simd::W * static_cast<int>(sizeof(S)));
+template <Cache cache, class S>
+[[gnu::always_inline]] inline void ask(const S* p, int k) {
+    constexpr int vectors = 64 / (simd::W * static_cast<int>(sizeof(S)));
     if (k % std::max(1, vectors) == 0) __builtin_prefetch(p, 0, static_cast<int>(cache));
 }
 // What lies `far` ahead is asked for into L2, as memory is slow, and into L1 when it is only `near`: earlier, the rest
@@ -50,28 +54,10 @@ constexpr int64_t far = 8192 / sizeof(S);
 template <class S>
 constexpr int64_t near = 2048 / sizeof(S);
 template <class S>
-void ask_ahead(const S* p, int k) {
+[[gnu::always_inline]] inline void ask_ahead(const S* p, int k) {
     ask<Cache::L2>(p + far<S>, k);
     ask<Cache::L1>(p + near<S>, k);
 }
-
-// For two passes over a row one after the other, which leave memory idle as the second finds it in the caches: both ask
-// for a row that follows, of short rows several ahead, for one half of its cache lines each, called with each_vector's
-// c and k.
-template <class S>
-struct Ahead {
-    const S *row, *next;
-    int64_t half;  // where the second pass starts
-    Ahead(const S* x, int64_t C) : row(x), next(x + std::max(C, far<S>)), half(C / 2) {}
-    void first(int64_t c, int k) const { both(c, next + c / 2, k); }
-    void second(int64_t c, int k) const { both(c, next + half + c / 2, k); }
-
-private:
-    void both(int64_t c, const S* later, int k) const {
-        ask<Cache::L2, 128>(later, k);  // walked at half of the speed
-        ask<Cache::L1>(row + c + near<S>, k);
-    }
-};
 
 // Whether the rows of a result start on a vector's boundary, as those stored past the caches must.
 template <class S>
@@ -104,11 +90,11 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
     return static_cast<float>(1 / std::sqrt(mean + static_cast<double>(eps)));
 }
 
-// visit(row, s1, s2) for each of N rows: it adds what the row has to s1 (C) and s2 (C). Then sum1 (C) += the s1, sum2
-// (C) += the s2; either may be null. Rows are cut into at most 64 runs, by N alone, which have sums of their own that
-// are added in order. A run has 32 rows or more, or its sums would cost as much as the rows: with 8 instead,
-// layernorm's backward is a third slower for 256 rows of 768. Where that leaves 16 runs for the threads it has up to
-// 128: its sums cost as much of memory's time as 2 rows.
+// visit(row, end, s1, s2) for each run of rows: it adds what rows from row to end have to s1 (C) and s2 (C). Then
+// sum1 (C) += the s1, sum2 (C) += the s2; either may be null. N rows are cut into at most 64 runs, by N alone, which
+// have sums of their own that are added in order. A run has 32 rows or more, or its sums would cost as much as the
+// rows: with 8 instead, layernorm's backward is a third slower for 256 rows of 768. Where that leaves 16 runs for the
+// threads it has up to 128: its sums cost as much of memory's time as 2 rows.
 template <class S, class Visit>
 void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
     using namespace simd;
@@ -122,7 +108,7 @@ void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
         for (int64_t run = 0; run < runs; ++run) {
             float *s1 = partial + run * 2 * stride, *s2 = s1 + stride;
             std::fill(s1, s1 + 2 * stride, 0.0f);
-            for (int64_t row = run * rows; row < std::min(N, (run + 1) * rows); ++row) visit(row, s1, s2);
+            visit(run * rows, std::min(N, (run + 1) * rows), s1, s2);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < 2 * stride; i += W) {

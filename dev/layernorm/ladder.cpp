@@ -189,8 +189,9 @@ void backward_simd(float* dinp, float* dweight, float* dbias, const float* dout,
 // would be the roundings: sum_over_rows cuts by N alone and adds the parts in order.
 void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                       const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
-    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, float* dw, float* db) {
-        backward_row(dinp + row * C, dw, db, dout + row * C, inp + row * C, weight, mean[row], rstd[row], C);
+    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
+        for (; row < end; ++row)
+            backward_row(dinp + row * C, dw, db, dout + row * C, inp + row * C, weight, mean[row], rstd[row], C);
     });
 }
 
