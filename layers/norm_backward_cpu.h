@@ -28,8 +28,8 @@ struct Row {
 // Of each vector all is loaded before anything is stored: with rows of whole pages a load just behind a store would
 // wait for it, as the CPU compares the lowest 12 bits of their addresses first.
 template <bool Mean, bool Finish, bool Next, class S>
-Sums finish_and_read(Row<Mean, S> row, Sums sums, Row<Mean, S> next, float* dw, float* db, const S* weight, int64_t C,
-                     bool past) {
+Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, float* dw, float* db, const S* weight,
+                     int64_t C, bool past) {
     using namespace simd;
     // Multiplied out, dinp is two multiply-adds: r * dnorm + shift + slope * norm.
     const vfloat shift = set1(Mean ? -row.r * (sums.dnorm / static_cast<float>(C)) : 0.0f);
