@@ -66,7 +66,7 @@ def trade(rows, path):
         axes.text(first + second, i, f"  {first + second:.2f} ms, {float(forward['MiB kept']):.2f} MiB kept", va="center")
     axes.set_yticks(range(3), [f"keep {what}" for what in kept])
     axes.invert_yaxis()
-    axes.set_xlim(0, 7)
+    axes.set_xlim(0, 1.65 * axes.get_xlim()[1])  # room for text and legend
     axes.set_xlabel(f"ms for {forward['rows']} rows of {forward['channels']}")
     axes.legend(fontsize=8, loc="lower right")
     save(figure, path)
