@@ -22,7 +22,7 @@ TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/te
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
-WIDTHS   ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3 x86-64)
+WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),x86-64-v3 x86-64)
 NARROW   := $(foreach arch,$(WIDTHS),$(patsubst $(B)/%,build/$(arch)/%,$(filter $(B)/test/layer_%,$(TESTS))))
 # PyTorch is timed beside ours where it is; make bench PYTORCH= leaves it out.
 PYTORCH  ?= $(wildcard .venv/bin/python)
@@ -108,7 +108,8 @@ $(patsubst %,$(B)/dev/test/%_test.o,hostile_files layernorm_file matmul_bf16 mod
 $(B)/dev/test/layer_%.o: OPT :=
 $(EMULATOR): OPT := -O2
 # The emulator's hooks, called before each access, take most of the time; -g1 is for the lines that they report.
-EMULATED := -O1 $(if $(SANITIZE),,-g1 -fsanitize=thread)
+# Section anchors, GCC's way on ARM, would move shared variables away from the red zones declared before them.
+EMULATED := -O1 -fno-section-anchors $(if $(SANITIZE),,-g1 -fsanitize=thread)
 $(B)/dev/test/cuda_%.o $(B)/dev/%_cuda/ladder.o: OPT := $(EMULATED)
 
 # V=1 shows the commands in full.
@@ -118,7 +119,7 @@ $(B)/%.o: %.cpp
 	$(Q)$(CXX) $(FLAGS) $(OPT) -march=$(ARCH) -c $< -o $@
 
 # The start-up check must itself run on any CPU.
-ifeq (x86_64,$(shell uname -m))
+ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
 $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 

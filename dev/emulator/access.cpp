@@ -220,6 +220,7 @@ void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
 // The standard library's own atomics, in the host's part of such a file.
 char __tsan_atomic8_load(const char* p, int order) { return __atomic_load_n(p, order); }
+long __tsan_atomic64_load(const long* p, int order) { return __atomic_load_n(p, order); }  // a static's guard on ARM
 int __tsan_atomic32_fetch_add(int* p, int n, int order) { return __atomic_fetch_add(p, n, order); }
 int __tsan_atomic32_fetch_sub(int* p, int n, int order) { return __atomic_fetch_sub(p, n, order); }
 }
