@@ -3,40 +3,48 @@
 
 #include "layers/embedding.h"
 #include "layers/gemm_cpu.h"
-#include "layers/simd.h"
+#include "layers/rows_cpu.h"
 
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const float* wte, const float* wpe,
                               int64_t B, int64_t T, int64_t C) {
     const Timed timed(dev, "embedding_forward", 0, 8 * product(B, T, C));
-    using namespace simd;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < B * T; ++row) {
-        const float *token = wte + tokens[row] * C, *position = wpe + row % T * C;
-        for (int64_t c = 0; c < C; c += W)
-            store_n(out + row * C + c, load_n(token + c, C - c) + load_n(position + c, C - c), C - c);
+        const float *const token = wte + tokens[row] * C, *const position = wpe + row % T * C;
+        const float* const next = wte + tokens[std::min(row + 1, B * T - 1)] * C;  // where is known to us alone
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            ask<Cache::L1>(next + c, k);
+            simd::store_n(out + row * C + c, simd::load_n(token + c, n) + simd::load_n(position + c, n), n);
+        });
     }
 }
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
-// A thread takes a strip of channels of all rows: no two threads add to the same place, and rows are added in order.
+// A thread takes a strip of channels of all rows: no two threads add to the same place. Yet each core's prefetching
+// reaches into its neighbour's strip: so rows are added in order of their position, as by sequences dwpe's lines would
+// go to and fro (small models took two to four times as long), and dwte's lines are asked for to be written.
 inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
                                int64_t T, int64_t C) {
     const Timed timed(dev, "embedding_backward", 0, 12 * product(B, T, C));
-    using namespace simd;
-    const int64_t strips = (C + W - 1) / W;
+    const int64_t strips = gemm::ceil_div(C, simd::W);
+    const auto row_of = [=](int64_t i) { return i % B * T + i / B; };
 #pragma omp parallel
     {
         const gemm::Range mine = gemm::part_of(strips, omp_get_num_threads(), omp_get_thread_num());
-        for (int64_t row = 0; row < B * T; ++row) {
-            const float* const next = dwte + tokens[std::min(row + 1, B * T - 1)] * C;  // where is known to us alone
-            for (int64_t c = mine.begin * W; c < std::min(C, mine.end * W); c += W) {
-                __builtin_prefetch(next + c, 1);
-                const vfloat d = load_n(dout + row * C + c, C - c);
-                float *token = dwte + tokens[row] * C + c, *position = dwpe + row % T * C + c;
-                store_n(token, load_n(token, C - c) + d, C - c);
-                store_n(position, load_n(position, C - c) + d, C - c);
-            }
+        const int64_t first = mine.begin * simd::W, channels = std::min(C, mine.end * simd::W) - first;
+        for (int64_t i = 0; i < B * T; ++i) {
+            const int64_t row = row_of(i), later = row_of(std::min(i + 2, B * T - 1));
+            const float *const d = dout + row * C + first, *const later_d = dout + later * C + first;
+            float *const token = dwte + tokens[row] * C + first, *const position = dwpe + i / B * C + first;
+            float* const later_token = dwte + tokens[later] * C + first;
+            each_vector(channels, [&](int64_t c, int64_t n, int k) {
+                ask<Cache::L1>(later_d + c, k);
+                __builtin_prefetch(later_token + c, 1);
+                const simd::vfloat x = simd::load_n(d + c, n);
+                simd::store_n(token + c, simd::load_n(token + c, n) + x, n);
+                simd::store_n(position + c, simd::load_n(position + c, n) + x, n);
+            });
         }
     }
 }
