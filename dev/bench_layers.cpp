@@ -35,9 +35,10 @@ public:
             table.layer({name + " dinput", Unit::flops, flops,
                          [&] { matmul_backward_input(dev, dinp.get(), dout.get(), weight.get(), N, C, OC); }},
                         spaced("matmul_dinput", sizes));
-            table.layer({name + " dweight", Unit::flops, flops,
-                         [&] { matmul_backward_weight(dev, dweight.get(), nullptr, dout.get(), inp.get(), N, C, OC); }},
-                        spaced("matmul_dweight", sizes));
+            table.layer(
+                {name + " dweight", Unit::flops, flops,
+                 [&] { matmul_backward_weight(dev, dweight.get(), nullptr, dout.get(), inp.get(), N, C, OC, false); }},
+                spaced("matmul_dweight", sizes));
         });
     }
 
@@ -55,7 +56,7 @@ public:
             table.layer({name + " forward+backward", Unit::flops, 6 * product(N, C, V),
                          [&] {
                              classifier_forward_backward(dev, losses.get(), dinp.get(), dweight.get(), inp.get(),
-                                                         weight.get(), targets.data(), N, C, V, 1e-3f);
+                                                         weight.get(), targets.data(), N, C, V, 1e-3f, false);
                          }},
                         spaced("classifier_forward_backward", {N, C, V}));
         });
