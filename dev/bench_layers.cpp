@@ -15,6 +15,7 @@ std::string crossed(const std::vector<int64_t>& sizes) {
     return text;
 }
 
+// Gradients of weights are stored, not added to old values, as PyTorch's are, and as in a training step's first batch.
 class Layers {
 public:
     explicit Layers(BenchTable& t) : table(t) {}
