@@ -20,7 +20,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                   "leave it out");
     const MemoryPlan plan(config, B, T, keep, {}, [&] {
         const int64_t logits = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
-        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(products(options)));
+        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(products(options)) + 2 * gemm::most_halved);
     });
     plan.check(available_memory(), remedy);
     return plan.text();

@@ -67,6 +67,9 @@ struct Cpu {
     // scratch().
     float* shared(int64_t count) { return grow(shared_, count); }
 
+    // The same once more, for a matrix product's own use: its factors may lie in shared().
+    float* halves(int64_t count) { return grow(halves_, count); }
+
 private:
     struct Scratch {
         HostBuffer<float> memory;
@@ -80,7 +83,7 @@ private:
         }
         return s.memory.get();
     }
-    Scratch shared_;
+    Scratch shared_, halves_;
     std::vector<Scratch> scratch_ = std::vector<Scratch>(static_cast<size_t>(omp_get_max_threads()));
 };
 

@@ -27,6 +27,8 @@ auto for_kind([[maybe_unused]] Products products, const F& f) {
     return f(Floats());
 }
 
+constexpr int64_t most_halved = 1 << 18;  // C's size up to which K may be cut into halves, whose products are added
+
 // What a product takes of each thread's scratch memory. Of fp32: of the larger of its two ways.
 int64_t scratch_floats(Products products);
 

@@ -25,8 +25,10 @@ std::vector<Shape> shapes() {
     return all;
 }
 
-// More than a block of rows, of columns and of the sum, in each of the three products.
-const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100}, {241, 257, 263}, {9, 800, 1700}};
+// More than a block of rows, of columns and of the sum, in each of the three products; and so many rows that the
+// gradient of the weights is the sum of two halves'.
+const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100},
+                              {241, 257, 263}, {9, 800, 1700}, {1001, 50, 130}};
 
 struct Tensors {
     explicit Tensors(const Shape& s)
@@ -212,7 +214,7 @@ TEST(Matmul, BackwardsAgreeWithDifferences) {
 
 TEST(Matmul, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 7, 5}, Shape{1, 33, 1100}, Shape{37, 65, 100}, Shape{9, 800, 3300},
-                           Shape{261, 270, 1300}})
+                           Shape{261, 270, 1300}, Shape{901, 65, 100}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
             std::vector<float> all;
             Tensors t(s);
