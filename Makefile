@@ -123,7 +123,7 @@ ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
 $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 
-$(B)/train_gpt2: $(B)/commands.o $(B)/train_gpt2_cpu.o
+$(B)/train_gpt2: $(B)/program/commands.o $(B)/train_gpt2_cpu.o
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
@@ -166,7 +166,7 @@ ifneq ($(filter train_gpt2cu,$(MAKECMDGOALS)),)
 $(if $(TOOLKIT),,$(error make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 \
     (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU))
 endif
-$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/commands.o $(IO) $(LAYERS)
+$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/program/commands.o $(IO) $(LAYERS)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 $(if $(USE_CUDNN),-DUSE_CUDNN $(CUDNN)) \
 	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
@@ -174,7 +174,7 @@ $(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
-$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(B)/commands.o $(EMULATOR) $(IO) $(LAYERS)
+$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(B)/program/commands.o $(EMULATOR) $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
 # CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.

@@ -11,7 +11,7 @@
 #include "gpt2_tensors.h"
 #include "layers/bf16.h"
 #include "layers/layers.h"
-#include "nonfinite.h"
+#include "gpt2_nonfinite.h"
 
 // Scalar is how parameters and activations are stored. Statistics, losses and all that belongs to the optimizer are
 // fp32 where that is bf16; the parameters are then the rounded copy of `master`.

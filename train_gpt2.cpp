@@ -8,10 +8,10 @@
 
 #include <omp.h>
 
-#include "batches.h"
-#include "commands.h"
-#include "device_model.h"
-#include "evaluation.h"
+#include "program/batches.h"
+#include "program/commands.h"
+#include "program/device_model.h"
+#include "program/evaluation.h"
 #include "gpt2_init.h"
 #include "io/bus_error.h"
 #include "io/checkpoint.h"
@@ -23,14 +23,14 @@
 #include "io/options.h"
 #include "io/run_directory.h"
 #include "io/tokenizer.h"
-#include "outliers.h"
-#include "profile_table.h"
-#include "progress.h"
-#include "run_messages.h"
-#include "run_report.h"
-#include "sampler.h"
-#include "schedule.h"
-#include "stop_signals.h"
+#include "program/outliers.h"
+#include "program/profile_table.h"
+#include "program/progress.h"
+#include "program/run_messages.h"
+#include "program/run_report.h"
+#include "program/sampler.h"
+#include "program/schedule.h"
+#include "program/stop_signals.h"
 
 namespace {
 

@@ -4,10 +4,10 @@
 #include "layers/layers.cuh"
 #include "layers/peak.cuh"
 
-#include "device_model.h"
+#include "program/device_model.h"
 #include "gpt2.h"
 #include "io/error.h"
-#include "memory_plan.h"
+#include "program/memory_plan.h"
 
 namespace {
 

@@ -1,11 +1,11 @@
 // The program's device is the CPU.
 #include <omp.h>
 
-#include "device_model.h"
+#include "program/device_model.h"
 #include "gpt2.h"
 #include "io/error.h"
 #include "layers/peak_cpu.h"
-#include "memory_plan.h"
+#include "program/memory_plan.h"
 
 namespace {
 

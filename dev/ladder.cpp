@@ -10,7 +10,7 @@
 
 #include "gpt2_init.h"
 #include "io/error.h"
-#include "memory_plan.h"
+#include "program/memory_plan.h"
 
 namespace {
 

@@ -103,7 +103,8 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
     if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
     const bool halved = sums_halves(A, M, N, K);
     float* const second = halved ? cpu.halves(M * N + M) : nullptr;  // C and row_sums of the last half
-    float* const second_sums = row_sums ? second + M * N : nullptr;
+    float* const second_sums = halved && row_sums ? second + M * N : nullptr;
+    if (second_sums) std::fill_n(second_sums, M, 0.0f);
 #pragma omp parallel
     {
         const int64_t all = omp_get_num_threads(), teams = halved && all % 2 == 0 ? 2 : 1, threads = all / teams;
@@ -120,11 +121,7 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
         };
         if (team == 0) my_block({0, halved ? K / 2 : K}, c, ldc, store, row_sums);
         if (halved) {
-            if (team == teams - 1) {
-                if (second_sums && columns.begin == 0)
-                    std::fill(second_sums + rows.begin, second_sums + rows.end, 0.0f);
-                my_block({K / 2, K}, second, N, Store::set, second_sums);
-            }
+            if (team == teams - 1) my_block({K / 2, K}, second, N, Store::set, second_sums);
 #pragma omp barrier
             const Range mine = part_of(M, all, omp_get_thread_num());
             for (int64_t i = mine.begin; i < mine.end; ++i) {

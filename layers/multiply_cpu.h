@@ -1,6 +1,6 @@
 // The one matrix product of the Cpu device, on all threads. Each computes its own rectangle of C with its own copies:
-// nothing is shared, there are no barriers, and bits do not depend on the number of threads, since an element's sum
-// runs over K in an order that depends on K only.
+// nothing is shared, and there are no barriers but where two halves of K are added (sums_halves in multiply_cpu.cpp).
+// Bits do not depend on the number of threads: an element's sum runs over K in an order that depends on sizes only.
 #pragma once
 
 #include "layers/gemm_amx_cpu.h"
@@ -38,8 +38,8 @@ void block_in(Products products, float* memory, Range rows, Range columns, int64
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums);
 
 // C (M,N) = A · B, += with Store::add; then the epilogue. Store::past_caches is for what is not read soon, without an
-// epilogue: it is a wish, and C = A · B in any case. row_sums (M) += A's sums over k (k_first only), if not
-// null. cpu.products says how.
+// epilogue: it is a wish, and C = A · B in any case. row_sums (M) += A's sums over k, if not null (k_first A only,
+// which has no epilogue). cpu.products says how.
 template <Order A, Order B>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
               float* c, int64_t ldc, Store store, Epilogue epilogue = {}, float* row_sums = nullptr);

@@ -1,5 +1,5 @@
 // The memory plan knows the limit of the control group that the program runs in, however deep.
-#include "control_group.h"
+#include "program/control_group.h"
 
 #include "dev/test/test_directory.h"
 

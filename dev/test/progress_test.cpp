@@ -1,5 +1,5 @@
 // The line that tells how training goes.
-#include "progress.h"
+#include "program/progress.h"
 
 #include <gtest/gtest.h>
 

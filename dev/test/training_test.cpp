@@ -7,11 +7,11 @@
 #include <map>
 #include <set>
 
-#include "batches.h"
+#include "program/batches.h"
 #include "dev/test/test_directory.h"
 #include "gpt2_init.h"
-#include "sampler.h"
-#include "schedule.h"
+#include "program/sampler.h"
+#include "program/schedule.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "commands.h"
+#include "program/commands.h"
 
 #include <cinttypes>
 #include <cstdio>
@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <memory>
 
-#include "device_model.h"
-#include "evaluation.h"
+#include "program/device_model.h"
+#include "program/evaluation.h"
 #include "io/checkpoint.h"
 #include "io/error.h"
 #include "io/text_cache.h"
 #include "io/tokenizer.h"
-#include "sampler.h"
+#include "program/sampler.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 
 #include <omp.h>
 
-#include "control_group.h"
+#include "program/control_group.h"
 #include "gpt2_tensors.h"
 #include "io/error.h"
 

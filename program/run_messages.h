@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <string>
 
-#include "device_model.h"
+#include "program/device_model.h"
 #include "layers/step_status.h"
-#include "outliers.h"
+#include "program/outliers.h"
 
 inline void print_run(const Options& options, const Model& model, int64_t train_tokens, int64_t val_tokens,
                       int64_t step, const std::string& checkpoint) {
