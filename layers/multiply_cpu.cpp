@@ -73,9 +73,9 @@ inline bool may_pass_caches(const float* c, int64_t M, int64_t N, int64_t K) {
 
 // Whether C = A · B is made as the sum of two products, of K's first half and of its last. Gradients of weights sum
 // over rows, which the first half of the threads wrote and will write again, or the last. In a small model these stay
-// in the caches, and to write a line that another core has read takes longer than to fetch it from memory: left to
-// those whose rows they are, steps take 2 to 5 % less time on two threads, LayerNorm's backward half. Where C is large,
-// adding costs more.
+// in the caches, and a line that another core has read must be taken from it before it is written again: left to those
+// whose rows they are, LayerNorm's backward takes half the time and a step of 768 rows of 128 values 2 to 5 % less, on
+// two threads. Where C is large, adding costs more.
 inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
     return a == Order::k_first && K >= 2 * KC && M * N <= most_halved;
 }
