@@ -59,12 +59,6 @@ struct Heads {
     }
 };
 
-// Inlined, as GCC takes a function that only asks for memory for one without effect.
-template <bool write = false>
-[[gnu::always_inline]] inline void prefetch(const float* p, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, write);
-}
-
 // A panel (n,W) of words along n for each W of x's rows.
 template <class Words>
 void pack_transposed(float* panels, const float* x, int64_t ld, int64_t rows, int64_t n) {
@@ -328,15 +322,16 @@ void forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, const Hea
                 for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
                     const Tile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
                     const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
-                    const bool ask = k0 == 0;
-                    const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
-                        if (ask) prefetch<true>(o + (t.q + r) * C, hs);
+                    const bool first_keys = k0 == 0;
+                    const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
+                        if (first_keys) prefetch_range<Access::write>(o + (t.q + r) * C, hs);
                     };
-                    const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                    const auto prefetch_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                        for (int64_t part = 0; first_keys && part < 3; ++part)
+                            prefetch_range(next + r * ld + part * C, hs);
                     };
-                    score_rows<Words, M>(scores, queries[m], queries.ld, keys + k0 * K, t.n, K, ask_out);
-                    softmax<Words>(scores, t, scale, top + m, total + m, sums + m * width, width, ask_qkv);
+                    score_rows<Words, M>(scores, queries[m], queries.ld, keys + k0 * K, t.n, K, prefetch_out);
+                    softmax<Words>(scores, t, scale, top + m, total + m, sums + m * width, width, prefetch_qkv);
                     sum_rows<Words, Order::k_last, M>(
                         sums + m * width, width, k0 > 0, t.all_see / size, scores, values + k0 / size * width,
                         t.on_diagonal ? scores + t.all_see / size : nullptr, values + t.q / size * width);
@@ -388,25 +383,26 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
                                                                          size == 1 ? ds_tile : tile + MR * STRIDE;
                     const int64_t ahead = head * T + t.q + ROWS, next_out = heads.at(ahead, C);
                     const float* const next = qkv + heads.at(ahead, ld);
-                    const bool ask = k0 == 0;
-                    const auto ask_dqkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; ask && part < 3; ++part)
-                            prefetch<true>(dq + (t.q + r) * ld + part * C, hs);
+                    const bool first_keys = k0 == 0;
+                    const auto prefetch_dqkv = [&](int64_t r) __attribute__((always_inline)) {
+                        for (int64_t part = 0; first_keys && part < 3; ++part)
+                            prefetch_range<Access::write>(dq + (t.q + r) * ld + part * C, hs);
                     };
-                    const auto ask_qkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; ask && part < 3; ++part) prefetch(next + r * ld + part * C, hs);
+                    const auto prefetch_qkv = [&](int64_t r) __attribute__((always_inline)) {
+                        for (int64_t part = 0; first_keys && part < 3; ++part)
+                            prefetch_range(next + r * ld + part * C, hs);
                     };
-                    const auto ask_out = [&](int64_t r) __attribute__((always_inline)) {
-                        if (!ask) return;
-                        prefetch(dout + next_out + r * C, hs);
-                        prefetch(out + next_out + r * C, hs);
+                    const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
+                        if (!first_keys) return;
+                        prefetch_range(dout + next_out + r * C, hs);
+                        prefetch_range(out + next_out + r * C, hs);
                     };
                     score_rows<Words, M>(scores, query_rows[m], query_rows.ld, keys_transposed + k0 * K, t.n, K,
-                                         ask_dqkv);
+                                         prefetch_dqkv);
                     score_rows<Words, M>(dscores, dout_rows[m], dout_rows.ld, values_transposed + k0 * K, t.n, K,
-                                         ask_out);
+                                         prefetch_out);
                     softmax_backward<Words>(p_tile, ds_tile, scores, dscores, t, scale, logsumexp + head * T + t.q,
-                                            dout_out + m, ask_qkv);
+                                            dout_out + m, prefetch_qkv);
                     sum_rows<Words, Order::k_last, M>(
                         dq_sum + m * width, width, k0 > 0, t.all_see / size, dscores, keys + k0 / size * width,
                         t.on_diagonal ? dscores + t.all_see / size : nullptr, keys + t.q / size * width);

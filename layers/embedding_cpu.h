@@ -14,7 +14,7 @@ inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const
         const float *const token = wte + tokens[row] * C, *const position = wpe + row % T * C;
         const float* const next = wte + tokens[std::min(row + 1, B * T - 1)] * C;  // where is known to us alone
         each_vector(C, [&](int64_t c, int64_t n, int k) {
-            ask<Cache::L1>(next + c, k);
+            prefetch_vector<Cache::L1>(next + c, k);
             simd::store_n(out + row * C + c, simd::load_n(token + c, n) + simd::load_n(position + c, n), n);
         });
     }
@@ -39,8 +39,8 @@ inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* 
             float *const token = dwte + tokens[row] * C + first, *const position = dwpe + i / B * C + first;
             float* const later_token = dwte + tokens[later] * C + first;
             each_vector(channels, [&](int64_t c, int64_t n, int k) {
-                ask<Cache::L1>(later_d + c, k);
-                __builtin_prefetch(later_token + c, 1);
+                prefetch_vector<Cache::L1>(later_d + c, k);
+                prefetch_line<Access::write>(later_token + c);
                 const simd::vfloat x = simd::load_n(d + c, n);
                 simd::store_n(token + c, simd::load_n(token + c, n) + x, n);
                 simd::store_n(position + c, simd::load_n(position + c, n) + x, n);

@@ -30,15 +30,18 @@ inline simd::vfloat gelu_derivative(simd::vfloat x) { return gelu_parts(x).deriv
 inline void gelu_forward(Cpu& dev, float* out, const float* inp, int64_t N) {
     const Timed timed(dev, "gelu_forward", 0, 8 * product(N));
     const bool past = past_caches(out, 1, N);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < N; i += simd::W) store_row(out + i, gelu(simd::load_n(inp + i, N - i)), N - i, past);
+    parallel_for(simd::vectors(N), [=](int64_t vector) {
+        const int64_t i = vector * simd::W;
+        store_row(out + i, gelu(simd::load_n(inp + i, N - i)), N - i, past);
+    });
 }
 
 // dinp (N) = dout * gelu'(inp); may be dout itself
 inline void gelu_backward(Cpu& dev, float* dinp, const float* inp, const float* dout, int64_t N) {
     const Timed timed(dev, "gelu_backward", 0, 12 * product(N));
     const bool past = past_caches(dinp, 1, N);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < N; i += simd::W)
+    parallel_for(simd::vectors(N), [=](int64_t vector) {
+        const int64_t i = vector * simd::W;
         store_row(dinp + i, simd::load_n(dout + i, N - i) * gelu_derivative(simd::load_n(inp + i, N - i)), N - i, past);
+    });
 }

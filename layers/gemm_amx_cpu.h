@@ -82,7 +82,7 @@ void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int
     float* const below = c + tile * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
     for (int64_t i = 0; i < side; ++i)
-        for (int64_t j = 0; j < side; j += tile) __builtin_prefetch(c + i * ldc + j, 1);
+        for (int64_t j = 0; j < side; j += tile) prefetch_line<Access::write>(c + i * ldc + j);
     asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
     if (accumulate) {
         _tile_loadd(0, c, c_row);
@@ -157,7 +157,7 @@ private:
 // As gemm::block. `memory`: scratch_floats().
 template <int planes, Order A, Order B>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, Store store, gemm::Epilogue epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, Store store, gemm::EpilogueRef epilogue, float* row_sums) {
     configure();
     if (rows.size() <= 0 || columns.size() <= 0) return;
     // With fewer k's than KC, more rows and columns fit.

@@ -10,7 +10,7 @@
 //   A's, where it has to be copied: MC x KC (96 * 384 * 4 B = 144 KiB). More rows at once come faster from memory.
 // Of few rows, at most FEW, A's whole FEW x KC (256 * 384 * 4 B = 384 KiB) stays in L2 instead, and B is copied a panel
 // at a time: L2 has room for the next one before it is needed. C's columns are taken FEW_NC at a time, so that between
-// blocks of K they go no further than L3. Tiles ask for what comes next.
+// blocks of K they go no further than L3. Tiles prefetch what comes next.
 // A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
 // while panels arrive from L2 at 12 bytes a cycle, a third of what it delivers.
 // An element's sum runs over K in an order that depends on K only.
@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "layers/device.h"
+#include "layers/prefetch_cpu.h"
 #include "layers/simd.h"
 
 namespace gemm {
@@ -105,17 +106,17 @@ constexpr bool has_bf16 = true;
 constexpr bool has_bf16 = false;
 #endif
 
-// Lines that a tile asks for as it goes along k. All at once they would take all of the core's outstanding loads.
-class Asks {
+// Cache lines to prefetch, spread over the k loop of a tile: issued at once they would occupy every line-fill buffer.
+class PrefetchLines {
 public:
     static constexpr int64_t step = 8;  // from one k, in words, to the next
 
     // x + k * stride for k = 0, step, …; what does not fit is left out.
     void add(const float* x, int64_t stride) {
-        if (count_ < most) asks_[count_++] = {x, stride};
+        if (count_ < most) lines_[count_++] = {x, stride};
     }
-    void at(int64_t k) const {
-        for (int i = 0; i < count_; ++i) __builtin_prefetch(asks_[i].x + k * asks_[i].stride);
+    void issue(int64_t k) const {
+        for (int i = 0; i < count_; ++i) prefetch_line(lines_[i].x + k * lines_[i].stride);
     }
 
 private:
@@ -123,26 +124,26 @@ private:
     struct {
         const float* x;
         int64_t stride;
-    } asks_[most];
+    } lines_[most];
     int count_ = 0;
 };
 
-// What is needed after the next `tiles` tiles, each of which asks for its share: n rows of A or columns of B from x on,
-// of words of `size` k's, for as many k's as these tiles have.
-class Needed {
+// Prefetch schedule for the data that the next `tiles` tiles will leave to the ones after them: n rows of A or columns
+// of B from x on, in words of `size` k's, for as many k's as these tiles have. Each tile prefetches its share.
+class PrefetchSchedule {
 public:
-    Needed() = default;
-    Needed(Order order, const float* x, int64_t ld, int64_t n, int64_t size, int64_t tiles)
+    PrefetchSchedule() = default;
+    PrefetchSchedule(Order order, const float* x, int64_t ld, int64_t n, int64_t size, int64_t tiles)
         : x_(x),
           ld_(ld),
           stride_(order == Order::k_last ? size : size * ld),
           across_(order == Order::k_last ? 1 : ceil_div(n, line)),
-          asks_(order == Order::k_last ? n : across_ * Asks::step * size),
+          lines_(order == Order::k_last ? n : across_ * PrefetchLines::step * size),
           tiles_(tiles) {}
 
-    void share(Asks& asks) {
-        for (due_ += asks_; due_ >= tiles_; due_ -= tiles_) {
-            asks.add(x_ + i_ * line, stride_);
+    void add_share(PrefetchLines& lines) {
+        for (due_ += lines_; due_ >= tiles_; due_ -= tiles_) {
+            lines.add(x_ + i_ * line, stride_);
             if (++i_ == across_) i_ = 0, x_ += ld_;
         }
     }
@@ -150,14 +151,14 @@ public:
 private:
     static constexpr int64_t line = 16;
     const float* x_ = nullptr;
-    int64_t ld_ = 0, stride_ = 0, across_ = 0, asks_ = 0, tiles_ = 1, i_ = 0, due_ = 0;
+    int64_t ld_ = 0, stride_ = 0, across_ = 0, lines_ = 0, tiles_ = 1, i_ = 0, due_ = 0;
 };
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are asked for as well,
-// unless they are not to come.
+// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are prefetched
+// as well, unless its stores bypass the caches.
 template <class Words, int M, int NV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, Store how,
-                   int64_t lanes, const Asks& asks) {
+                   int64_t lanes, const PrefetchLines& prefetches) {
     vfloat acc[M][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
@@ -175,14 +176,14 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
     };
     int64_t k = 0;
-    for (int row = how == Store::past_caches ? M : 0; k + Asks::step <= K; k += Asks::step) {
+    for (int row = how == Store::past_caches ? M : 0; k + PrefetchLines::step <= K; k += PrefetchLines::step) {
         for (const int two = row + 2; row < std::min(two, M); ++row)
-            for (int j = 0; j < NV; ++j) __builtin_prefetch(c + row * ldc + j * W, 1);
-        asks.at(k);
+            for (int j = 0; j < NV; ++j) prefetch_line<Access::write>(c + row * ldc + j * W);
+        prefetches.issue(k);
 #pragma GCC unroll 8
-        for (int u = 0; u < Asks::step; ++u) step(k + u);
+        for (int u = 0; u < PrefetchLines::step; ++u) step(k + u);
     }
-    for (int u = 1; u < Asks::step && k < K; ++u, ++k) step(k);
+    for (int u = 1; u < PrefetchLines::step && k < K; ++u, ++k) step(k);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
@@ -198,7 +199,8 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
 }
 
-using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, Store, int64_t, const Asks&);
+using Tile = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t, Store, int64_t,
+                      const PrefetchLines&);
 
 template <class Words, Order A, int NV, size_t... I>
 constexpr std::array<Tile, sizeof...(I)> tiles(std::index_sequence<I...>) {
@@ -247,7 +249,7 @@ auto for_width(int64_t lanes, const F& f) {
 
 // Rows of A (k_first, at most MC) in tiles of MR: packed[m * K + k * MR + i] = A[k * lda + m + i] for m = 0, MR, …,
 // with K and k in words; the last tile is as wide as what is left. row_sums (rows) += sum over k, if not null. The
-// lines of a strided matrix have to be asked for ahead. A cache line of each tile is written at once: tiles lie whole
+// lines of a strided matrix have to be prefetched. A cache line of each tile is written at once: tiles lie whole
 // pages apart, so that L1 has forgotten the first tile's line when the last one's is written.
 template <class Words>
 void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
@@ -261,8 +263,7 @@ void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t ro
         for (int64_t u = 0; u < n; ++u) {
             const int64_t k = (w + u) * Words::size;
             const float* const row = words[u] = a + k * lda;
-            for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r)
-                for (int64_t i = 0; i < rows; i += 16) __builtin_prefetch(row + r * lda + i);
+            for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r) prefetch_range(row + r * lda, rows);
             if constexpr (Words::size > 1) {
                 for (int64_t m = 0; m < rows; m += W)
                     simd::store(made[u] + m, Words::across(row + m, lda, K - k, rows - m));
@@ -295,11 +296,11 @@ void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t ro
 
 // What follows a product: f(m, n, lanes) is called for each row of each finished tile, while it is in L1:
 // C[m][n … n + lanes) holds the product. f itself stays where it is, and must outlive the product.
-class Epilogue {
+class EpilogueRef {
 public:
-    Epilogue() = default;
+    EpilogueRef() = default;
     template <class F>
-    Epilogue(const F& f)
+    EpilogueRef(const F& f)
         : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes) {
               for (int64_t m = rows.begin; m < rows.end; ++m) (*static_cast<const F*>(p))(m, n, lanes);
           }) {}
@@ -352,7 +353,7 @@ private:
 // C's rectangle [rows) x [columns) on the calling thread. `panels`: scratch_floats() of memory.
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     constexpr int64_t size = Words::size;
     constexpr bool packs_a = A == Order::k_first || size > 1;
     const bool few = rows.size() <= FEW;
@@ -365,7 +366,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
         return b + (B == Order::k_last ? n * ldb + word * size : word * size * ldb + n);
     };
     Place place(columns, ceil_div(K, size), block_columns(rows.size()) / NR, few ? 1 : NC / NR), next = place;
-    Needed of_a;
+    PrefetchSchedule of_a;
     for (; !place.is_end() && m_tiles > 0; place = next) {
         next.to_next_group();
         const Range group = place.columns(), w = place.words();
@@ -380,11 +381,11 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
         if (few && place.is_first_group()) {
             Place after = place;
             after.to_next_k();
-            of_a = after.is_end() ? Needed()
-                                  : Needed(A, a_from(rows.begin, after.words().begin), lda, rows.size(), size,
-                                           m_tiles * place.groups());
+            of_a = after.is_end() ? PrefetchSchedule()
+                                  : PrefetchSchedule(A, a_from(rows.begin, after.words().begin), lda, rows.size(), size,
+                                                     m_tiles * place.groups());
         }
-        Needed of_b;
+        PrefetchSchedule of_b;
         for (int64_t m = rows.begin; m < rows.end; m += MR) {
             const int64_t done = m - rows.begin, left = rows.end - m, strip = done % MC,
                           tile_rows = std::min<int64_t>(MR, left), tiles_left = ceil_div(left, MR);
@@ -403,20 +404,20 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
             }
             if (!few && done % a_at_once == 0)
                 of_a = left <= a_at_once
-                           ? Needed()
-                           : Needed(A, a_from(m + a_at_once, w.begin), lda, std::min(a_at_once, left - a_at_once), size,
-                                    a_at_once / MR * n_panels);
+                           ? PrefetchSchedule()
+                           : PrefetchSchedule(A, a_from(m + a_at_once, w.begin), lda,
+                                              std::min(a_at_once, left - a_at_once), size, a_at_once / MR * n_panels);
             const float* const tile_a = packs_a ? strip_a + strip * w.size() : a_from(m, w.begin);
             const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w.size() : lda;
             for (int64_t n = group.begin; n < group.end; n += NR) {
                 const int64_t lanes = std::min<int64_t>(NR, group.end - n);
-                Asks asks;
-                of_a.share(asks);
-                of_b.share(asks);
+                PrefetchLines prefetches;
+                of_a.add_share(prefetches);
+                of_b.add_share(prefetches);
                 const Tile multiply =
                     for_width(lanes, [&](auto vectors) { return tile<A, vectors, Words>(tile_rows); });
                 multiply(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), c + m * ldc + n, ldc,
-                         place.is_first_k() ? store : Store::add, lanes, asks);
+                         place.is_first_k() ? store : Store::add, lanes, prefetches);
                 if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes);
             }
         }

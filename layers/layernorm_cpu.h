@@ -31,9 +31,9 @@ struct Row {
         const simd::vfloat v = simd::load_n(inp + c, n);
         return Residual ? simd::rounded<S>(v + simd::load_n(branch + c, n)) : v;
     }
-    [[gnu::always_inline]] void ask(int64_t c, int k) const {
-        ask_ahead(inp + c, k);
-        if (Residual) ask_ahead(branch + c, k);
+    [[gnu::always_inline]] void prefetch(int64_t c, int k) const {
+        prefetch_ahead(inp + c, k);
+        if (Residual) prefetch_ahead(branch + c, k);
     }
 };
 
@@ -61,7 +61,7 @@ Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, con
     using namespace simd;
     MomentVectors next{guess(next_x, C)};
     each_vector(C, [&](int64_t c, int64_t n, int k) {
-        next_x.ask(c, k);
+        next_x.prefetch(c, k);
         next.add(next_x(c, n), n, k);
         const vfloat v = x(c, n), norm = (v - m) * r;
         const vfloat scaled = weight ? norm * load_n(weight + c, n) : norm;

@@ -5,12 +5,6 @@
 #include "layers/matmul.h"
 #include "layers/multiply_cpu.h"
 
-// What an epilogue reads or writes of the next tile, which is as wide, while that is being multiplied.
-template <bool write = false>
-[[gnu::always_inline]] inline void ask_ahead(const float* p, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, write);
-}
-
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
@@ -56,7 +50,7 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
     const bool past = past_caches(out, N, OC);
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
-            if (!past) ask_ahead<true>(out + n * OC + o + lanes, lanes);
+            if (!past) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
             simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                 const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
                 store_row(out + n * OC + o + i, gelu(x), left, past);
@@ -76,7 +70,7 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
         gemm::multiply<k_last, k_first>(
             dev, N, C, OC, dout, OC, weight, C, dpre, C, gemm::Store::set, [=](int64_t n, int64_t c, int64_t lanes) {
                 float* const x = pre + n * C + c;
-                ask_ahead(x + lanes, lanes);
+                prefetch_range(x + lanes, lanes);
                 simd::map(dpre + n * C + c, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                     const auto [value, derivative] = gelu_parts(simd::load_n(x + i, left));
                     if (!inp) simd::store_n(x + i, value, left);
@@ -94,7 +88,7 @@ inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, cons
     using enum gemm::Order;
     gemm::multiply<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
-            ask_ahead(residual + n * OC + o + lanes, lanes);
+            prefetch_range(residual + n * OC + o + lanes, lanes);
             simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                 return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));
             });

@@ -89,7 +89,7 @@ int64_t scratch_floats(Products products) {
 
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
-              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
+              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     for_kind(products, [&](auto kind) {
         block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
     });
@@ -97,7 +97,7 @@ void block_in(Products products, float* memory, Range rows, Range columns, int64
 
 template <Order A, Order B>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums) {
+              float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     const Products products = chosen(cpu.products, M, N);
     const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
@@ -120,6 +120,7 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
                            b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
         };
         if (team == 0) my_block({0, halved ? K / 2 : K}, c, ldc, store, row_sums);
+        simd::stream_fence();  // of C, or of what the epilogue stored
         if (halved) {
             if (team == teams - 1) my_block({K / 2, K}, second, N, Store::set, second_sums);
 #pragma omp barrier
@@ -136,9 +137,9 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
 
 #define FOR_ORDERS(A, B)                                                                                             \
     template void block_in<Order::A, Order::B>(Products, float*, Range, Range, int64_t, const float*, int64_t,       \
-                                               const float*, int64_t, float*, int64_t, Store, Epilogue, float*);     \
+                                               const float*, int64_t, float*, int64_t, Store, EpilogueRef, float*);  \
     template void multiply<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*, \
-                                               int64_t, float*, int64_t, Store, Epilogue, float*);
+                                               int64_t, float*, int64_t, Store, EpilogueRef, float*);
 FOR_ORDERS(k_last, k_last)
 FOR_ORDERS(k_last, k_first)
 FOR_ORDERS(k_first, k_first)

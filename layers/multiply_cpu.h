@@ -35,13 +35,13 @@ int64_t scratch_floats(Products products);
 // gemm::block or amx::block: C's rectangle [rows) x [columns) on the calling thread. `memory`: scratch_floats().
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
-              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, Epilogue epilogue, float* row_sums);
+              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
 // C (M,N) = A · B, += with Store::add; then the epilogue. Store::past_caches is for what is not read soon, without an
 // epilogue: it is a wish, and C = A · B in any case. row_sums (M) += A's sums over k, if not null (k_first A only,
 // which has no epilogue). cpu.products says how.
 template <Order A, Order B>
 void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, Store store, Epilogue epilogue = {}, float* row_sums = nullptr);
+              float* c, int64_t ldc, Store store, EpilogueRef epilogue = {}, float* row_sums = nullptr);
 
 }  // namespace gemm

@@ -39,7 +39,7 @@ Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, floa
         const vfloat w = weight ? load_n(weight + c, n) : set1(1.0f);
         vfloat dweight{}, dbias{};
         if (Next) {
-            ask_ahead(next.inp + c, k), ask_ahead(next.dout + c, k);
+            prefetch_ahead(next.inp + c, k), prefetch_ahead(next.dout + c, k);
             const vfloat d = load_n(next.dout + c, n), norm = next.norm(c, n);
             sum_dnorm[k] += d * w;
             sum_dnorm_norm[k] = fma(d * w, norm, sum_dnorm_norm[k]);
@@ -47,7 +47,7 @@ Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, floa
             dbias = Mean ? load_n(db + c, n) + d : d;
         }
         if (Finish && row.dinp) {
-            if (row.dresidual) ask_ahead(row.dresidual + c, k);
+            if (row.dresidual) prefetch_ahead(row.dresidual + c, k);
             const vfloat dx = fma(row.norm(c, n), slope, fma(load_n(row.dout + c, n) * row.r, w, shift));
             store_row(row.dinp + c, row.dresidual ? load_n(row.dresidual + c, n) + dx : dx, n, past);
         }

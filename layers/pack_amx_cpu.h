@@ -59,7 +59,7 @@ public:
         } else {
             put(load(row_, 0), load(row_, tile));
         }
-        ask(row_, 0), ask(row_, tile);
+        prefetch_next(row_, 0), prefetch_next(row_, tile);
         if (++row_ < tile) return;
         row_ = 0;
         half_ += tile;
@@ -85,10 +85,10 @@ private:
         else
             return k_ + i + j < K_ && half_ < n_ ? simd::load_n(x_ + (k_ + i + j) * ld_ + half_, n_ - half_) : vfloat{};
     }
-    // For what load(i, j) will read for the next step's tile.
-    void ask(int64_t i, int64_t j) const {
-        __builtin_prefetch(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + side
-                                              : x_ + (k_ + i + j + side) * ld_ + half_);
+    // What load(i, j) will read for the next step's tile.
+    void prefetch_next(int64_t i, int64_t j) const {
+        prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + side
+                                         : x_ + (k_ + i + j + side) * ld_ + half_);
     }
     void turn() {
         for (int64_t i = 0; i < tile; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile);

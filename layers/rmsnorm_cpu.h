@@ -28,8 +28,8 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
                                         : rstd_of_huge([=](int64_t c, int64_t n) { return x(row, c, n); }, 0, C, eps);
         vfloat next[4]{};
         each_vector(C, [&](int64_t c, int64_t n, int k) {
-            ask_ahead(inp + next_row * C + c, k);
-            if (Residual) ask_ahead(branch + next_row * C + c, k);
+            prefetch_ahead(inp + next_row * C + c, k);
+            if (Residual) prefetch_ahead(branch + next_row * C + c, k);
             const vfloat next_x = x(next_row, c, n);
             next[k] = fma(next_x, next_x, next[k]);
             const int64_t at = row * C + c;

@@ -1,5 +1,5 @@
-// What the layers that work on rows share on the Cpu: walking a row, asking memory for the next one, storing past the
-// caches, and sums over rows whose bits do not depend on the number of threads.
+// What the layers that work on rows share on the Cpu: walking a row, streaming stores, and sums over rows whose bits do
+// not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "layers/bf16.h"
 #include "layers/device.h"
+#include "layers/prefetch_cpu.h"
 #include "layers/simd.h"
 
 // Calls f(c, n, k) for each vector of a row of C values: it starts at c and has n values (W or more: all lanes), and k
@@ -25,6 +26,17 @@ template <class F>
     return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
 
+// f(i) for i = 0 … n - 1, on all threads. What f stores with streaming stores every thread may read afterwards.
+template <class F>
+void parallel_for(int64_t n, const F& f) {
+#pragma omp parallel
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < n; ++i) f(i);
+        simd::stream_fence();
+    }
+}
+
 // Two passes over each row, of which memory sees one and never waits: while a row is finished from the caches, the sums
 // that the next one needs are taken. first(row) gives a row's sums; finish(row, next, sums) the next one's.
 template <class First, class Finish>
@@ -37,26 +49,8 @@ void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
             auto sums = first(row);
             for (; row < end; ++row) sums = finish(row, std::min(row + 1, end - 1), sums);
         }
+        simd::stream_fence();
     }
-}
-// Asks for the cache line at p if vector k of each_vector is its first. Always inline: GCC takes a function that only
-// asks for one without effect, and drops its calls.
-enum class Cache { L1 = 3, L2 = 2 };  // __builtin_prefetch's locality
-template <Cache cache, class S>
-[[gnu::always_inline]] inline void ask(const S* p, int k) {
-    constexpr int vectors = 64 / (simd::W * static_cast<int>(sizeof(S)));
-    if (k % std::max(1, vectors) == 0) __builtin_prefetch(p, 0, static_cast<int>(cache));
-}
-// What lies `far` ahead is asked for into L2, as memory is slow, and into L1 when it is only `near`: earlier, the rest
-// of a wide row would push it out again before its turn.
-template <class S>
-constexpr int64_t far = 8192 / sizeof(S);
-template <class S>
-constexpr int64_t near = 2048 / sizeof(S);
-template <class S>
-[[gnu::always_inline]] inline void ask_ahead(const S* p, int k) {
-    ask<Cache::L2>(p + far<S>, k);
-    ask<Cache::L1>(p + near<S>, k);
 }
 
 // Whether the rows of a result start on a vector's boundary, as those stored past the caches must.
@@ -110,7 +104,7 @@ void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
             std::fill(s1, s1 + 2 * stride, 0.0f);
             visit(run * rows, std::min(N, (run + 1) * rows), s1, s2);
         }
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < 2 * stride; i += W) {
             S* const total = i < stride ? sum1 : sum2;
             if (!total) continue;
@@ -119,5 +113,6 @@ void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
             const int64_t c = i % stride;
             store_n(total + c, load_n(total + c, C - c) + sum, C - c);
         }
+        stream_fence();  // of what visit stored
     }
 }

@@ -26,6 +26,8 @@ constexpr int W = 4;  // SSE2, NEON
 using vfloat = float __attribute__((vector_size(4 * W), may_alias));
 using vint = int32_t __attribute__((vector_size(4 * W), may_alias));
 
+constexpr int64_t vectors(int64_t n) { return (n + W - 1) / W; }  // that n floats take
+
 inline vfloat set1(float x) { return x - vfloat{}; }  // every lane x (x - 0 keeps the sign of zero)
 inline vint set1(int32_t x) { return x - vint{}; }
 
@@ -67,7 +69,8 @@ inline vfloat first(vfloat v, int64_t n, float rest = 0) {
     return lane < set1(static_cast<int32_t>(n)) ? v : set1(rest);
 }
 
-// Stores past the caches: for results too large to be read again from them. p is aligned to the vector.
+// Streaming (non-temporal) store, which bypasses the caches: for results too large to be read from them again. p is
+// aligned to the vector. A thread that has made such stores calls stream_fence() before another thread may read them.
 inline void stream(float* p, vfloat v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, (__m512)v);
@@ -75,6 +78,14 @@ inline void stream(float* p, vfloat v) {
     _mm256_stream_ps(p, (__m256)v);
 #else
     store(p, v);
+#endif
+}
+
+// Orders this thread's streaming stores before its later stores, by which it tells others that it is done. On x86 they
+// are weakly ordered: a barrier alone need not do it (libgomp's, a locked instruction, does; LLVM's may not).
+inline void stream_fence() {
+#if defined(__AVX2__)
+    _mm_sfence();
 #endif
 }
 

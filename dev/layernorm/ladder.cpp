@@ -225,7 +225,7 @@ void climb(Ladder& ladder) {
                 [&] { forward_simd(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.rung("threads", "rows are shared out to the cores",
                 [&] { forward_threads(out, inp, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: asks ahead, stores past the caches");
+    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
 
     const auto &branch = ladder.input({N, C}), &sum = ladder.output("sum", {N, C});
     ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {

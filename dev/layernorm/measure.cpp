@@ -43,9 +43,9 @@ void measure(int64_t N, int64_t C) {
     const auto weight = make(C), bias = make(C), dweight = make(C), dbias = make(C), mean = make(N), rstd = make(N);
     Cpu dev;
     const Work copy{"copy", 8, [&] {
-#pragma omp parallel for schedule(static)
-                        for (int64_t i = 0; i < N * C; i += simd::W)
-                            simd::stream(out.get() + i, simd::load(inp.get() + i));
+                        parallel_for(simd::vectors(N * C), [&](int64_t i) {
+                            simd::stream(out.get() + i * simd::W, simd::load(inp.get() + i * simd::W));
+                        });
                     }};
     report({copy,
             {"layernorm forward", 8,

@@ -12,8 +12,8 @@ struct Statistics {
     float mean, rstd;
 };
 
-// Two passes over a row one after the other leave memory idle in the second, which finds it in the caches. So both ask
-// for a row that follows, for one half of its cache lines each, called with each_vector's c and k.
+// Two passes over a row one after the other leave memory idle in the second, which finds it in the caches. So each
+// of them prefetches one half of the cache lines of a row that follows, called with each_vector's c and k.
 struct Ahead {
     const float *row, *next;
     int64_t half;  // where the second pass starts
@@ -23,20 +23,21 @@ struct Ahead {
 
 private:
     void both(int64_t c, const float* later, int k) const {
-        if (k * simd::W % 32 == 0) ask<Cache::L2>(later, 0);  // walked at half of the speed: each second line of 16
-        ask<Cache::L1>(row + c + near<float>, k);
+        if (k * simd::W % 32 == 0)
+            prefetch_vector<Cache::L2>(later, 0);  // walked at half of the speed: each second line of 16
+        prefetch_vector<Cache::L1>(row + c + near<float>, k);
     }
 };
 
-// ask(c, k) is called along the second pass.
-template <class Ask>
-Statistics statistics(const float* x, int64_t C, float eps, const Ask& ask) {
+// prefetch(c, k) is called along the second pass.
+template <class Prefetch>
+Statistics statistics(const float* x, int64_t C, float eps, const Prefetch& prefetch) {
     using namespace simd;
     vfloat total[4]{}, squares[4]{};
     each_vector(C, [&](int64_t c, int64_t n, int k) { total[k] += load_n(x + c, n); });
     const float m = sum(total) / static_cast<float>(C);
     each_vector(C, [&](int64_t c, int64_t n, int k) {
-        ask(c, k);
+        prefetch(c, k);
         const vfloat d = simd::first(load_n(x + c, n) - m, n);
         squares[k] = fma(d, d, squares[k]);
     });
@@ -49,8 +50,7 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
              const float* bias, int64_t N, int64_t C) {
     using namespace simd;
     const bool past = past_caches(out, N, C);
-#pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < N; ++row) {
+    parallel_for(N, [=](int64_t row) {
         const float* const x = inp + row * C;
         const Ahead next(x, C);
         const auto [m, r] = statistics(x, C, 1e-5f, [&](int64_t c, int k) { next.first(c, k); });
@@ -62,7 +62,7 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
         });
         if (keep == Keep::statistics) mean[row] = m;
         if (keep != Keep::nothing) rstd[row] = r;
-    }
+    });
 }
 
 // dinp (N,C) =, dweight, dbias (C) +=, as layernorm_backward. kept (N,C) is the norm, or else inp.
