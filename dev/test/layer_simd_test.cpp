@@ -240,4 +240,18 @@ TEST(Simd, SmallOnes) {
     for (int i = 0; i < W; ++i) EXPECT_EQ(streamed[i], static_cast<float>(4 + i));
 }
 
+// Equal bits must not depend on which multiplications the compiler joins with an addition: only fma() does so.
+TEST(Simd, OnlyFmaIsFused) {
+    const float x = 1 + 0x1p-12f;  // x² = 1 + 2^-11 + 2^-24 is rounded to 1 + 2^-11
+    alignas(64) volatile float values[W];
+    for (volatile float& value : values) value = x;
+    const vfloat v = simd::load(const_cast<const float*>(values));
+    EXPECT_EQ((v * v - (1 + 0x1p-11f))[0], 0);
+    const float s = values[0];
+    EXPECT_EQ(s * s - (1 + 0x1p-11f), 0);
+#if defined(__FMA__) || defined(__ARM_NEON)
+    EXPECT_EQ(simd::fma(v, v, simd::set1(-(1 + 0x1p-11f)))[0], 0x1p-24f);
+#endif
+}
+
 }  // namespace
