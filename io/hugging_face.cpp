@@ -40,12 +40,13 @@ GPT2Config parse_config(const std::string& directory) {
                   "correct the file");
 
     const Required required[] = {
-        {"activation_function", {"gelu_new", "gelu_pytorch_tanh"}},  // two names of the tanh form
+        // transformers' names for the tanh form of GELU; "gelu" is the form with erf.
+        {"activation_function", {"gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"}},
         {"n_inner", {nullptr, 4 * c.channels}},
         {"tie_word_embeddings", {true}},
         {"scale_attn_weights", {true}},
         {"scale_attn_by_inverse_layer_idx", {false}},
-        {"reorder_and_upcast_attn", {false}},
+        {"reorder_and_upcast_attn", {false, true}},  // attention's scores in fp32, where ours always are
         {"add_cross_attention", {false}},
     };
     for (const auto& [key, accepted] : required) {
@@ -87,6 +88,21 @@ std::set<std::string> shard_names(const std::string& index) {
     return names;
 }
 
+// A file's tensor name without "transformer.", which some files have and others lack
+std::string short_name(const std::string& name) {
+    const std::string prefix = "transformer.";
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+// safetensors' save_model writes tensors that share their memory once, under any one of their names. For each other
+// name the metadata has an entry: that name, and the one under which the tensor was written.
+void add_aliases(Weights& weights) {
+    for (const auto& file : weights.files)
+        for (const auto& [name, written] : file->metadata())
+            if (const auto it = weights.tensors.find(short_name(written)); it != weights.tensors.end())
+                weights.tensors.emplace(short_name(name), it->second);
+}
+
 Weights open_weights(const std::string& directory) {
     Weights weights;
     const std::string single = directory + "/model.safetensors", index = single + ".index.json";
@@ -104,12 +120,14 @@ Weights open_weights(const std::string& directory) {
     }
     for (const auto& file : weights.files)
         for (const SafetensorsFile::Entry& entry : file->entries()) {
-            const std::string prefix = "transformer.";
-            const std::string name = entry.name.starts_with(prefix) ? entry.name.substr(prefix.size()) : entry.name;
-            if (!weights.tensors.emplace(name, Weights::Place{file.get(), &entry}).second)
+            if (!weights.tensors.emplace(short_name(entry.name), Weights::Place{file.get(), &entry}).second)
                 bad_input(file->path(), "tensor " + one_line(entry.name), "a second one of that name", "one",
                           "save the model again");
         }
+    add_aliases(weights);
+    // Tied, the two are one tensor, and either name will do.
+    if (const auto head = weights.tensors.find("lm_head.weight"); head != weights.tensors.end())
+        weights.tensors.emplace("wte.weight", head->second);
     return weights;
 }
 
@@ -125,9 +143,7 @@ std::vector<int64_t> stored_shape(const Parameter& p, const GPT2Config& c) {
     return p.shape;
 }
 
-std::string stored_name(const Parameter& p, int64_t layer) {
-    return p.hf_name(layer).substr(std::strlen("transformer."));
-}
+std::string stored_name(const Parameter& p, int64_t layer) { return short_name(p.hf_name(layer)); }
 
 bool same_values(const Weights::Place& a, const Weights::Place& b) {
     return a.entry->dtype_name == b.entry->dtype_name && a.entry->shape == b.entry->shape &&
@@ -162,8 +178,8 @@ void check_weights(const Weights& weights, const GPT2Config& config, const Param
             bad_input(place.file->path(), field, "a tensor of this name", "only GPT-2's",
                       "use a GPT-2 language model with the config.json that belongs to it");
         if (!same_values(place, weights.tensors.at("wte.weight")))
-            bad_input(place.file->path(), field, "other values than in wte.weight", "tied embeddings",
-                      "use a model with tie_word_embeddings");
+            bad_input(place.file->path(), field, "other values than in wte.weight", "the same (tied embeddings)",
+                      "this program has no output layer apart from the embedding: use a model with tied embeddings");
     }
 }
 
