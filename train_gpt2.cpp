@@ -81,7 +81,7 @@ public:
         if (start.empty())
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
         else
-            read_model(start, config, host.parameters);
+            read_finite_model(start, config, host.parameters);
         if (!checkpoint.empty()) {
             read_optimizer(checkpoint, optimizer_state);
             batches->seek(state.position);
@@ -182,6 +182,9 @@ private:
             if (owes_evaluation()) evaluate();
             if (owes_sample()) sample();
         } catch (const Interrupted&) {
+        } catch (const CheckFailed& failure) {
+            complain(std::string(failure.what()) + "; training goes on");
+            check_failed = true;
         }
         if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
         tell_trouble();
@@ -205,7 +208,7 @@ private:
         if (signal && !saved) save();
         log->sync();
         tell_trouble();
-        const bool reported = report(), whole = reported && !save_failed && log->trouble().empty();
+        const bool reported = report(), whole = reported && !save_failed && !check_failed && log->trouble().empty();
         if (options.profile) print_profile(profile, steps, step_seconds, measured_peak_flops(options), peak_bytes());
         if (signal) {
             print_stopped(stop_signals::name(signal), state.step, options.out);
@@ -373,10 +376,11 @@ private:
     Schedule schedule, muon_schedule;
     std::optional<Progress> progress;
     Outliers outliers;
-    double started = 0;        // the clock when training began, had it never been interrupted
-    bool saved = true;         // is `state` on the disc?
-    bool save_failed = false;  // the last time
-    std::string told;          // of the log's trouble
+    double started = 0;         // the clock when training began, had it never been interrupted
+    bool saved = true;          // is `state` on the disc?
+    bool save_failed = false;   // the last time
+    bool check_failed = false;  // an evaluation or a sample met NaN or infinity
+    std::string told;           // of the log's trouble
 };
 
 // Returns the exit status.
@@ -421,7 +425,7 @@ int main(int argc, char** argv) {
                                  ", expected a path that can be used; check it and the disc"));
     } catch (const std::bad_alloc&) {
         return refuse(InputError("out of memory; make the model, --batch or --seq smaller"));
-    } catch (const std::exception& fault) {  // of the device
+    } catch (const std::exception& fault) {  // of the device, or a failed check
         say(fault.what());
         return 1;
     }

@@ -151,6 +151,28 @@ void read_model(const std::string& path, const GPT2Config& config, float* parame
         read_llmc_model(model, parameters);
 }
 
+std::string nonfinite_values(const GPT2Config& config, const float* parameters) {
+    for (const Parameter& p : ParameterTable(config).rows)
+        for (int64_t l = 0; l < p.copies; l++) {
+            const float* values = parameters + p.at(l);
+            const int64_t size = p.piece();
+            int64_t count = 0;
+#pragma omp parallel for simd reduction(+ : count)
+            for (int64_t i = 0; i < size; i++) count += !std::isfinite(values[i]);
+            if (count > 0)
+                return "tensor " + p.hf_name(l) + ": found " + std::to_string(count) + " NaN or infinite value" +
+                       (count > 1 ? "s" : "");
+        }
+    return "";
+}
+
+void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters) {
+    read_model(path, config, parameters);
+    if (const std::string found = nonfinite_values(config, parameters); !found.empty())
+        throw CheckFailed(path + ": " + found +
+                          ", expected numbers; use an earlier checkpoint or fetch the model again");
+}
+
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path) {
     const std::string model = find_model(path);
     if (is_directory(model)) {

@@ -18,6 +18,11 @@
 // layer_norm_epsilon), ...
 GPT2Config read_model_config(const std::string& path);
 void read_model(const std::string& path, const GPT2Config& config, float* parameters);
+// The first tensor that has NaN or infinite values, and how many: "tensor transformer.h.1.mlp.c_fc.weight: found 1 NaN
+// or infinite value"; "" where all are numbers.
+std::string nonfinite_values(const GPT2Config& config, const float* parameters);
+// read_model, for a model that is to compute. Throws CheckFailed naming the tensor unless all of it is numbers.
+void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters);
 // The tokenizer that goes with it: the directory's own; for a llm.c file GPT-2's if V is 50257, bytes if V is
 // 256; null if unknown.
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path);

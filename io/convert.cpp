@@ -57,6 +57,8 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
     const GPT2Config config = read_model_config(in);
     const auto parameters = std::make_unique_for_overwrite<float[]>(ParameterTable(config).size);
     read_model(in, config, parameters.get());
+    if (const std::string found = nonfinite_values(config, parameters.get()); !found.empty())
+        std::fprintf(stderr, "%s: %s; they are written as they are\n", without_controls(in).c_str(), found.c_str());
     if (llmc) {
         write_llmc_model(target, config, parameters.get(), bf16 ? 5 : 3);
         return;

@@ -30,6 +30,12 @@ struct InputError : std::runtime_error {
     static constexpr size_t longest = 8192;
 };
 
+// What was read is well formed, but the numbers in it, or those computed from it, are not. main() prints the message as
+// one line and exits with 1.
+struct CheckFailed : std::runtime_error {
+    explicit CheckFailed(const std::string& message) : std::runtime_error(without_controls(message)) {}
+};
+
 // "data.bin: magic number: found 7, expected 20240520 (a llm.c token shard); pass a shard or a text file"
 [[noreturn]] inline void bad_input(const std::string& file, const std::string& field, const std::string& found,
                                    const std::string& expected, const std::string& remedy) {

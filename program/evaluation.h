@@ -2,13 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "gpt2_model.h"
 #include "io/dataset.h"
+#include "io/error.h"
 
-// Over some windows of it, `batch` windows of equal length at a time; `between` is called before each batch.
+// Over some windows of it, `batch` windows of equal length at a time; `between` is called before each batch. Throws
+// CheckFailed where it is not a number.
 inline double mean_loss(
     Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
     const std::function<void()>& between = [] {}) {
@@ -21,7 +25,13 @@ inline double mean_loss(
         int64_t rows = 0;
         for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
             reader.read(windows[i], x.data() + rows * length, y.data() + rows * length);
-        total += model.evaluate(x.data(), y.data(), rows, length);
+        const double sum = model.evaluate(x.data(), y.data(), rows, length);
+        if (!std::isfinite(sum))
+            throw CheckFailed("the loss of sequences " + std::to_string(windows[i - rows] + 1) + " to " +
+                              std::to_string(windows[i - 1] + 1) + " of " + std::to_string(reader.windows()) +
+                              ": found NaN or infinity, expected a number; the weights are numbers, but what is "
+                              "computed from them overflows: use another checkpoint");
+        total += sum;
         tokens += rows * length;
     }
     return total / static_cast<double>(tokens);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpt2_model.h"
+#include "io/error.h"
 
 struct Sampling {
     double temperature = 0.8;  // 0: always the likeliest token
@@ -41,6 +42,7 @@ inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sa
 }
 
 // Continues `tokens` by `count`, each drawn from the model given the last `context` ones; `emit` gets each as it comes.
+// Throws CheckFailed where the logits are not all numbers.
 inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling, uint64_t seed,
                      const std::function<void(int32_t)>& emit) {
     std::mt19937_64 random(seed);
@@ -48,6 +50,10 @@ inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, c
     for (int64_t i = 0; i < count; ++i) {
         const int64_t length = std::min<int64_t>(static_cast<int64_t>(tokens.size()), model.config.context);
         model.next_logits(logits.data(), tokens.data() + static_cast<int64_t>(tokens.size()) - length, length);
+        if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); }))
+            throw CheckFailed("the logits of token " + std::to_string(i + 1) +
+                              ": found NaN or infinity, expected numbers; the weights are numbers, but what is "
+                              "computed from them overflows: use another checkpoint");
         tokens.push_back(sample_token(logits, sampling, random));
         emit(tokens.back());
     }

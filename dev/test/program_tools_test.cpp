@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "dev/test/program.h"
+#include "io/checkpoint.h"
+#include "io/file.h"
 #include "io/log.h"
 
 namespace fs = std::filesystem;
@@ -187,6 +189,55 @@ TEST_F(Tools, DamagedTokensOfATextAreFoundAndMadeAnew) {
     expect_done({"info", at("damaged/data"), "--verify"});
     expect_done({"train", "--resume", "--out", at("run"), "--steps", "33"});
     expect_same_run("damaged", "run");
+}
+
+// What follows from a NaN in the weights is neither text nor a loss.
+TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
+    const GPT2Config config = read_model_config(at("run"));
+    const ParameterTable table(config);
+    std::vector<float> parameters(table.size);
+    read_model(at("run"), config, parameters.data());
+    const auto tokenizer = load_tokenizer("byte");
+    const auto write_with = [&](const std::string& name, const Parameter& where, int64_t count, float value) {
+        std::vector<float> changed = parameters;
+        std::fill_n(changed.begin() + where.at(), count, value);
+        fs::create_directory(at(name));
+        write_model_directory(at(name), config, changed.data(), tokenizer.get());
+    };
+    const auto expect_failed = [&](const std::vector<std::string>& arguments, const std::string& part) {
+        const Result result = run(arguments);
+        EXPECT_EQ(result.status, 1) << result.err;
+        EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+        EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+        EXPECT_EQ(result.out.find("nan"), std::string::npos) << result.out;
+        return result.out;
+    };
+    const auto expect_all_fail = [&](const std::string& from, const std::string& part) {
+        for (const char* temperature : {"0", "0.8"})
+            EXPECT_EQ(expect_failed({"generate", "--from", from, "--temperature", temperature}, part), "");
+        EXPECT_EQ(expect_failed({"eval", "--from", from, "--data", text}, part), "");
+    };
+    const auto expect_init_fails = [&](const std::string& from, const std::string& part) {
+        expect_failed(words("train", {{"init", from}, {"data", text}, {"out", at("from bad")}, {"seq", "16"}}), part);
+        EXPECT_FALSE(path_exists(at("from bad")));
+    };
+
+    write_with("nan", table.fcw, 1, NAN);
+    const std::string nan = "tensor transformer.h.0.mlp.c_fc.weight: found 1 NaN or infinite value";
+    expect_all_fail(at("nan"), nan);
+    expect_init_fails(at("nan"), nan);
+    write_with("infinite", table.wpe, 1, -INFINITY);
+    expect_all_fail(at("infinite"), "tensor transformer.wpe.weight: found 1 NaN or infinite value");
+    write_with("overflowing", table.lnfw, 16, 3.4e38f);  // numbers, as are all the weights
+    expect_failed({"eval", "--from", at("overflowing"), "--data", text}, "loss of sequences 1 to 4 of");
+    EXPECT_EQ(expect_failed({"generate", "--from", at("overflowing"), "--prompt", "x"}, "logits of token 1"), "x");
+
+    // Copied faithfully, with a word; and info counts them.
+    const Result converted = run({"convert", at("nan"), at("nan.bin")});
+    EXPECT_EQ(converted.status, 0);
+    EXPECT_NE(converted.err.find(nan), std::string::npos) << converted.err;
+    expect_failed({"eval", "--from", at("nan.bin"), "--data", text}, nan);
+    EXPECT_NE(expect_done({"info", at("nan.bin")}).find("1 NaN or infinite"), std::string::npos);
 }
 
 TEST_F(Tools, ReadingChangesNothing) {
