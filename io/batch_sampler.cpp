@@ -9,7 +9,7 @@
 
 namespace {
 
-// SplitMix64's step: turns (seed, epoch, shard) into seeds that have nothing in common.
+// SplitMix64's step: turns (seed, epoch, stream) into seeds that have nothing in common.
 uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t z = a + (b + 1) * 0x9e3779b97f4a7c15;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -32,58 +32,105 @@ void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
     std::copy_n(tokens + 1, length, y);
 }
 
-[[noreturn]] void too_small(const Dataset& dataset, int64_t needed, const std::string& remedy) {
+// One shard, or several that are read as one.
+class Stream {
+public:
+    void add(const Shard& shard) {
+        shards_.push_back(shard);
+        ends_.push_back(size() + shard.size());
+    }
+    int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+    const std::vector<Shard>& shards() const { return shards_; }
+    void row(int64_t begin, int64_t length, int32_t* x, int32_t* y) const {
+        if (shards_.size() == 1) return copy_row(shards_[0].tokens() + begin, length, x, y);
+        copy(begin, length, x);
+        copy(begin + 1, length, y);
+    }
+
+private:
+    void copy(int64_t begin, int64_t length, int32_t* out) const {
+        for (size_t s = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin(); length > 0; s++) {
+            const int64_t count = std::min(length, ends_[s] - begin);
+            out = std::copy_n(shards_[s].tokens() + shards_[s].size() - (ends_[s] - begin), count, out);
+            begin += count, length -= count;
+        }
+    }
+    std::vector<Shard> shards_;
+    std::vector<int64_t> ends_;  // of each shard, in the stream
+};
+
+// Each shard that holds a block by itself. Shorter ones that follow one another are one stream; where even together
+// they hold no block, the shard after them, or at the end the stream before them, is part of it too.
+std::vector<Stream> join_short_shards(const std::vector<Shard>& shards, int64_t block) {
+    std::vector<Stream> streams;
+    bool after_short = false;
+    for (const Shard& shard : shards) {
+        const bool is_short = shard.size() < block;
+        const bool joined = after_short && (is_short || streams.back().size() < block);
+        if (!joined) streams.emplace_back();
+        streams.back().add(shard);
+        after_short = is_short;
+    }
+    if (streams.size() > 1 && streams.back().size() < block) {
+        const Stream rest = streams.back();
+        streams.pop_back();
+        for (const Shard& shard : rest.shards()) streams.back().add(shard);
+    }
+    return streams;
+}
+
+[[noreturn]] void too_small(const Dataset& dataset, const std::string& found, int64_t needed,
+                            const std::string& remedy) {
     const std::string source = !dataset.source.empty()  ? dataset.source
                                : dataset.shards.empty() ? "data"
                                                         : dataset.shards[0].path();
-    int64_t longest = 0;
-    for (const Shard& shard : dataset.shards) longest = std::max(longest, shard.size());
-    bad_input(source, "tokens", std::to_string(longest) + (dataset.shards.size() > 1 ? " in the largest shard" : ""),
-              "at least " + std::to_string(needed), remedy);
+    const bool split = !dataset.held_out.empty();
+    bad_input(source, "tokens", found + (split ? " (" + dataset.held_out + ")" : ""),
+              "at least " + std::to_string(needed), remedy + (split ? "; or give --val" : ""));
 }
 
 }  // namespace
 
 struct BatchSampler::State {
-    std::vector<Shard> shards;  // those that hold a block
+    std::vector<Stream> streams;  // each holds a block
     int64_t batch, seq;
     uint64_t seed;
 
     int64_t position = 0, epoch = 0;
-    std::vector<uint32_t> shard_order, block_order;
-    int64_t slot = 0;   // in shard_order: the current shard
+    std::vector<uint32_t> stream_order, block_order;
+    int64_t slot = 0;   // in stream_order: the current stream
     int64_t drawn = 0;  // of block_order
 
-    uint64_t seed_of(int64_t in_epoch, int64_t shard) const { return mix(mix(seed, in_epoch), shard); }
+    uint64_t seed_of(int64_t in_epoch, int64_t stream) const { return mix(mix(seed, in_epoch), stream); }
 
-    // Where the blocks of a shard begin in an epoch: anywhere in the first `seq` tokens that leaves room for
+    // Where the blocks of a stream begin in an epoch: anywhere in the first `seq` tokens that leaves room for
     // a block.
-    int64_t shift(int64_t in_epoch, int64_t shard) const {
-        const int64_t choices = std::min(seq, shards[shard].size() - seq);
-        return static_cast<int64_t>(mix(seed_of(in_epoch, shard), 1) % static_cast<uint64_t>(choices));
+    int64_t shift(int64_t in_epoch, int64_t stream) const {
+        const int64_t choices = std::min(seq, streams[stream].size() - seq);
+        return static_cast<int64_t>(mix(seed_of(in_epoch, stream), 1) % static_cast<uint64_t>(choices));
     }
-    int64_t blocks(int64_t in_epoch, int64_t shard) const {
-        return (shards[shard].size() - 1 - shift(in_epoch, shard)) / seq;
+    int64_t blocks(int64_t in_epoch, int64_t stream) const {
+        return (streams[stream].size() - 1 - shift(in_epoch, stream)) / seq;
     }
     int64_t epoch_blocks(int64_t in_epoch) const {
         int64_t sum = 0;
-        for (int64_t s = 0; s < std::ssize(shards); s++) sum += blocks(in_epoch, s);
+        for (int64_t s = 0; s < std::ssize(streams); s++) sum += blocks(in_epoch, s);
         return sum;
     }
     void enter_epoch(int64_t new_epoch) {
         epoch = new_epoch;
-        shuffle(shard_order, std::ssize(shards), mix(mix(seed, epoch), UINT64_MAX));
+        shuffle(stream_order, std::ssize(streams), mix(mix(seed, epoch), UINT64_MAX));
     }
-    void enter_shard(int64_t new_slot) {
+    void enter_stream(int64_t new_slot) {
         slot = new_slot, drawn = 0;
-        shuffle(block_order, blocks(epoch, shard_order[slot]), seed_of(epoch, shard_order[slot]));
+        shuffle(block_order, blocks(epoch, stream_order[slot]), seed_of(epoch, stream_order[slot]));
     }
     // So that there always is a next block, and epoch() is its epoch.
     void move_on() {
         if (drawn < std::ssize(block_order)) return;
-        if (slot + 1 < std::ssize(shards)) return enter_shard(slot + 1);
+        if (slot + 1 < std::ssize(streams)) return enter_stream(slot + 1);
         enter_epoch(epoch + 1);
-        enter_shard(0);
+        enter_stream(0);
     }
 };
 
@@ -91,11 +138,10 @@ BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, u
     : state_(std::make_shared<State>()) {
     State& s = *state_;
     s.batch = batch, s.seq = seq, s.seed = seed;
-    for (const Shard& shard : dataset.shards)
-        if (shard.size() >= seq + 1) s.shards.push_back(shard);
-    if (s.shards.empty())
+    s.streams = join_short_shards(dataset.shards, seq + 1);
+    if (s.streams.empty() || s.streams[0].size() < seq + 1)
         too_small(
-            dataset, seq + 1,
+            dataset, std::to_string(dataset.tokens()), seq + 1,
             "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) + " tokens and one more)");
     seek(0);
 }
@@ -103,9 +149,9 @@ BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, u
 void BatchSampler::next(int32_t* x, int32_t* y) {
     State& s = *state_;
     for (int64_t row = 0; row < s.batch; row++) {
-        const int64_t shard = s.shard_order[s.slot];
-        const int64_t begin = s.shift(s.epoch, shard) + s.seq * s.block_order[s.drawn];
-        copy_row(s.shards[shard].tokens() + begin, s.seq, x + row * s.seq, y + row * s.seq);
+        const int64_t stream = s.stream_order[s.slot];
+        const int64_t begin = s.shift(s.epoch, stream) + s.seq * s.block_order[s.drawn];
+        s.streams[stream].row(begin, s.seq, x + row * s.seq, y + row * s.seq);
         s.drawn++, s.position++;
         s.move_on();
     }
@@ -124,8 +170,8 @@ void BatchSampler::seek(int64_t position) {
     for (int64_t blocks; left >= (blocks = s.epoch_blocks(epoch)); epoch++) left -= blocks;
     s.enter_epoch(epoch);
     int64_t slot = 0;
-    for (int64_t blocks; left >= (blocks = s.blocks(epoch, s.shard_order[slot])); slot++) left -= blocks;
-    s.enter_shard(slot);
+    for (int64_t blocks; left >= (blocks = s.blocks(epoch, s.stream_order[slot])); slot++) left -= blocks;
+    s.enter_stream(slot);
     s.drawn = left;
 }
 
@@ -134,7 +180,10 @@ WindowReader::WindowReader(const Dataset& dataset, int64_t seq) : shards_(datase
         const int64_t predictions = std::max<int64_t>(shard.size() - 1, 0);
         first_window_.push_back(windows() + (predictions + seq - 1) / seq);
     }
-    if (windows() == 0) too_small(dataset, 2, "use more text");
+    if (windows() > 0) return;
+    const std::string found = std::to_string(dataset.tokens());
+    too_small(dataset, shards_.size() > 1 ? found + " in " + std::to_string(shards_.size()) + " shards" : found, 2,
+              "use more text");
 }
 
 int64_t WindowReader::shard_of(int64_t window) const {

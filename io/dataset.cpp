@@ -155,6 +155,10 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
     }
     out.train.source = data;
     out.val.source = val.empty() ? data + " (held-out part)" : val;
+    if (val.empty())
+        out.train.held_out = out.val.held_out = "the last " + std::to_string(out.val.tokens()) + " of " +
+                                                std::to_string(out.train.tokens() + out.val.tokens()) +
+                                                " are held out for validation, as no --val is given";
     check_ids(out.train, tokenizer);
     check_ids(out.val, tokenizer);
     return out;

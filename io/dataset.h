@@ -29,6 +29,7 @@ struct Dataset {
     std::vector<Shard> shards;
     std::string source;                // what the user named, for messages
     std::vector<std::string> notes{};  // what the user should know of it, a line each
+    std::string held_out{};            // of a split: how much is held out for validation, and why; for messages
     int64_t tokens() const;
 };
 
@@ -59,9 +60,10 @@ void write_shard(const std::string& path, const std::vector<uint16_t>& tokens);
 
 // Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an
 // order shuffled by (seed, epoch), with the blocks' grid shifted by a random offset. State is one number.
+// Shards that are shorter than a block are joined with their neighbours, and blocks run over their ends.
 class BatchSampler {
 public:
-    // Throws InputError if no shard holds a block, which is seq + 1 tokens.
+    // Throws InputError if all of it together holds no block, which is seq + 1 tokens.
     BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
     // x (B,T), y (B,T): y is x moved on by one token. Blocks go into rows in order of drawing.
     void next(int32_t* x, int32_t* y);

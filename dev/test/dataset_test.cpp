@@ -344,12 +344,31 @@ TEST_F(DatasetTest, VocabulariesBeyondSixteenBitsAreRefused) {
 TEST_F(DatasetTest, TooLittleTextNamesTheNumbers) {
     const Datasets sets = open_datasets(write("t.txt", "0123456789"), "", Bytes(), path("cache"));
     const std::string error = error_of([&] { BatchSampler(sets.train, 1, 9, 0); });
-    EXPECT_CONTAINS(error, "t.txt: tokens: found 9, expected at least 10; use more text or a smaller --seq");
+    EXPECT_CONTAINS(error,
+                    "t.txt: tokens: found 9 (the last 1 of 10 are held out for validation, as no --val is "
+                    "given), expected at least 10; use more text or a smaller --seq");
     EXPECT_NO_THROW(BatchSampler(sets.train, 1, 8, 0));
-    EXPECT_CONTAINS(error_of([&] { WindowReader(sets.val, 8); }), "found 1, expected at least 2");
+    EXPECT_CONTAINS(
+        error_of([&] { WindowReader(sets.val, 8); }),
+        "found 1 (the last 1 of 10 are held out for validation, as no --val is given), expected at least 2; "
+        "use more text; or give --val");
     const Dataset empty = open_dataset(write("e.txt", ""), Bytes(), path("cache"));
     EXPECT_CONTAINS(error_of([&] { BatchSampler(empty, 1, 1, 0); }), "e.txt: tokens: found 0");
     EXPECT_CONTAINS(error_of([&] { WindowReader(empty, 1); }), "e.txt: tokens: found 0");
+}
+
+// Nothing of the held-out part was said: "found 29" of a shard of 33.
+TEST_F(DatasetTest, TooSmallAShardSaysThatATenthIsHeldOut) {
+    const Datasets sets = open_datasets(shard("one.bin", 33), "", Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(sets.train, 1, 32, 0); }),
+                    "one.bin: tokens: found 29 (the last 4 of 33 are held out for validation, as no --val is given), "
+                    "expected at least 33; use more text or a smaller --seq (a block is --seq 32 tokens and one more); "
+                    "or give --val");
+    shard("two.bin", 40);
+    const Datasets several = open_datasets(path("*o*.bin"), "", Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(several.train, 1, 33, 0); }), "the last 40 of 73 are held out");
+    const Datasets given = open_datasets(path("one.bin"), path("two.bin"), Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(given.train, 1, 33, 0); }), "one.bin: tokens: found 33, expected");
 }
 
 // ---- batches
@@ -370,8 +389,8 @@ std::vector<Block> draw(BatchSampler& sampler, int64_t batches, int64_t batch, i
     return out;
 }
 
-TEST_F(DatasetTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShards) {
-    const Dataset data = dataset({500, 8, 300, 4});  // with seq 7 the last is too small
+TEST_F(DatasetTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShardsThatHoldOne) {
+    const Dataset data = dataset({500, 8, 300});
     BatchSampler sampler(data, 1, 7, 42);
     for (int epoch = 0; epoch < 20; epoch++) {
         std::map<int32_t, std::set<int32_t>> starts;  // by shard
@@ -388,6 +407,58 @@ TEST_F(DatasetTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShards) {
             EXPECT_EQ(std::ssize(starts[shard]), (size - 1 - shift) / 7);
             for (const int32_t start : starts[shard]) EXPECT_EQ((start - shift) % 7, 0);
         }
+    }
+}
+
+// Tokens that no block could ever show were counted as "tokens to train on" all the same.
+TEST_F(DatasetTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
+    const std::vector<std::vector<int64_t>> layouts = {{11, 11, 10, 10, 10, 10, 10},
+                                                       {10, 11, 10, 11, 10},
+                                                       {3, 0, 2, 40, 3, 4},
+                                                       {5, 6},
+                                                       {1, 30},
+                                                       {30, 1},
+                                                       {1, 1, 30, 1, 1},
+                                                       std::vector<int64_t>(30, 1)};
+    for (const auto& sizes : layouts) {
+        const Dataset data = dataset(sizes);
+        std::vector<int32_t> all;  // in order
+        for (const Shard& shard : data.shards) all.insert(all.end(), shard.tokens(), shard.tokens() + shard.size());
+        const int64_t seq = 10;
+        BatchSampler sampler(data, 1, seq, 3);
+        std::set<int32_t> drawn;
+        while (sampler.epoch() < 400) {
+            const Block block = draw(sampler, 1, 1, seq)[0];
+            const auto place = std::find(all.begin(), all.end(), block[0]);
+            ASSERT_TRUE(all.end() - place > seq && std::equal(block.begin(), block.end(), place))
+                << "a block is tokens that follow one another, from shard to shard";
+            drawn.insert(block.begin(), block.end());
+        }
+        EXPECT_EQ(std::ssize(drawn), data.tokens()) << ::testing::PrintToString(sizes);
+    }
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(dataset({4, 6}), 1, 10, 0); }), "found 10, expected at least 11");
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(Dataset{}, 1, 10, 0); }), "found 0, expected at least 11");
+}
+
+// The documents of a directory, a shard each, of which only the ten longest used to be trained on.
+TEST_F(DatasetTest, AnEpochOfShortShardsShowsNearlyAllOfIt) {
+    std::vector<int64_t> sizes(100, 1000);
+    for (int i = 0; i < 10; i++) sizes[7 * i] = 1100;
+    const Dataset data = dataset(sizes);
+    BatchSampler sampler(data, 1, 1024, 1);
+    int64_t blocks = 0;
+    for (; sampler.epoch() == 0; blocks++) draw(sampler, 1, 1, 1024);
+    EXPECT_GE(blocks * 1024, 101'000 * 85 / 100);
+}
+
+TEST_F(DatasetTest, SeekIsExactWhereShortShardsAreJoined) {
+    const Dataset data = dataset({8, 3, 50, 2, 9, 9, 1});
+    BatchSampler whole(data, 1, 8, 7);
+    const std::vector<Block> stream = draw(whole, 100, 1, 8);
+    for (int64_t position = 0; position < 99; position++) {
+        BatchSampler sampler(data, 1, 8, 7);
+        sampler.seek(position);
+        EXPECT_EQ(draw(sampler, 1, 1, 8)[0], stream[position]);
     }
 }
 
