@@ -270,7 +270,7 @@ private:
     // A run that goes on with other data is no longer the one that it was. Changed text has been told of.
     void check_data() {
         const int64_t before = std::exchange(state.data, fingerprint(data));
-        const bool told_of = !data.train.notes.empty() || !data.val.notes.empty();
+        const bool told_of = data.train.remade || data.val.remade;
         if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
         complain(without_controls(options.data) + ": found other tokens, or in another order, than step " +
                  std::to_string(state.step) + " was trained on, expected the same; going on with these");

@@ -8,12 +8,15 @@
 
 #include "io/crc32.h"
 #include "io/error.h"
+#include "io/file_kind.h"
 #include "io/text_cache.h"
 
 namespace {
 
 constexpr int32_t shard_magic = 20240520, shard_version = 1;
 constexpr int64_t header_words = 256, header_bytes = header_words * 4;
+
+std::string in_parentheses(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
 
 bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
 
@@ -44,22 +47,77 @@ Dataset open_shards(const std::vector<std::string>& paths, const std::string& so
     return dataset;
 }
 
-Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
-                  const std::string& cache_directory, const std::string& name) {
-    if (is_shard_name(paths[0])) return open_shards(paths, paths[0]);
-    std::vector<std::string> notes;
-    Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
-    dataset.notes = std::move(notes);
+std::string_view first_bytes(const MappedFile& file, int64_t count) {
+    return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(std::min(count, file.size()))};
+}
+
+// nanoGPT's prepare.py writes ids alone. Only what nothing else explains is taken for that: no file of a known kind, no
+// text (it has no zero bytes, but every id below 256 has one), no shard of llm.c's with a damaged magic number (nearly
+// all of its header is zeros).
+bool is_headerless(const MappedFile& file) {
+    constexpr int64_t header_used = 12;
+    const std::string_view begin = first_bytes(file, 1 << 16), header = begin.substr(0, header_bytes);
+    return file.size() % 2 == 0 && kind_of(begin).name.empty() && begin.find('\0') != begin.npos &&
+           header.find_first_not_of('\0', header_used) != header.npos;
+}
+
+// The byte tokenizer is the default, and no one's choice for a file of which nothing says how it was made.
+Shard open_headerless(const std::string& path, const Tokenizer& tokenizer) {
+    if (tokenizer.name() == "byte")
+        bad_input(path, "header", "none (16-bit token ids alone, as nanoGPT's prepare.py writes them)",
+                  "llm.c's header, or the --tokenizer that the ids were made with",
+                  "most often it is --tokenizer gpt2");
+    return Shard::headerless(path);
+}
+
+// A line where ids all lie far below the vocabulary, as those of bytes do among GPT-2's.
+void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_t vocab) {
+    constexpr int64_t enough_tokens = 10'000, far = 32;
+    const int64_t most = largest.empty() ? 0 : *std::max_element(largest.begin(), largest.end());
+    if (dataset.tokens() < enough_tokens || most * far >= vocab) return;
+    dataset.notes.push_back(dataset.source + ": no id is above " + std::to_string(most) + " in " +
+                            std::to_string(dataset.tokens()) + " tokens, of a vocabulary of " + std::to_string(vocab) +
+                            "; were they made with another tokenizer (`tokenize` writes bytes unless --tokenizer is "
+                            "given)?");
+}
+
+// Those that the user named.
+Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source,
+                          const Tokenizer& tokenizer) {
+    Dataset dataset{.shards = {}, .source = source};
+    std::vector<uint16_t> largest;
+    std::vector<std::string> headerless;
+    for (const std::string& path : paths) {
+        const bool raw = is_headerless(MappedFile(path));
+        dataset.shards.push_back(raw ? open_headerless(path, tokenizer) : Shard(path));
+        if (raw) headerless.push_back(path);
+        largest.push_back(check_ids(dataset.shards.back(), tokenizer.vocab()));
+    }
+    if (!headerless.empty())
+        dataset.notes.push_back(headerless[0] +
+                                (headerless.size() > 1
+                                     ? " and " + std::to_string(headerless.size() - 1) + " more files: no headers"
+                                     : ": no header") +
+                                ", so that all of it is read as token ids, as nanoGPT's prepare.py writes them");
+    note_low_ids(dataset, largest, tokenizer.vocab());
     return dataset;
 }
 
-void check_ids(const Dataset& dataset, const Tokenizer& tokenizer) {
+Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
+                  const std::string& cache_directory, const std::string& name) {
+    if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer);
+    std::vector<std::string> notes;
+    Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
+    dataset.remade = !notes.empty();
+    dataset.notes = std::move(notes);
     for (const Shard& shard : dataset.shards) check_ids(shard, tokenizer.vocab());
+    return dataset;
 }
 
 // Holds out the last shard, or the last tenth of the only one.
 Datasets split_shards(Dataset all) {
-    Datasets out{.train = {.shards = {}, .source = all.source}, .val = {.shards = {}, .source = all.source}};
+    Datasets out{.train = {.shards = {}, .source = all.source, .notes = all.notes},
+                 .val = {.shards = {}, .source = all.source}};
     const Shard last = all.shards.back();
     all.shards.pop_back();
     out.train.shards = std::move(all.shards);
@@ -87,7 +145,8 @@ std::array<int32_t, header_words> read_header(const MappedFile& file) {
 Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>(path)) {
     const auto header = read_header(*file_);
     if (header[0] != shard_magic)
-        bad_input(path, "magic number", std::to_string(header[0]),
+        bad_input(path, "magic number",
+                  std::to_string(header[0]) + in_parentheses(kind_of(first_bytes(*file_, 64)).name),
                   std::to_string(shard_magic) + " (a llm.c token shard)",
                   "pass a llm.c shard, or give a text file another name than .bin");
     if (header[1] != shard_version)
@@ -99,6 +158,13 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
                   std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
                   "copy or make the shard anew");
     tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
+}
+
+Shard Shard::headerless(const std::string& path) {
+    Shard shard(std::make_shared<const MappedFile>(path));
+    shard.size_ = shard.file_->size() / 2;
+    shard.tokens_ = reinterpret_cast<const uint16_t*>(shard.file_->data());
+    return shard;
 }
 
 Shard Shard::part(int64_t begin, int64_t end) const {
@@ -114,16 +180,16 @@ int64_t Dataset::tokens() const {
     return sum;
 }
 
-void check_ids(const Shard& shard, int64_t vocab) {
+uint16_t check_ids(const Shard& shard, int64_t vocab) {
     const uint16_t* tokens = shard.tokens();
     const int64_t size = shard.size();
-    if (vocab > UINT16_MAX) return;
     uint16_t largest = 0;
 #pragma omp parallel for simd reduction(max : largest)
     for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
-    if (size == 0 || largest < vocab) return;
+    if (size == 0 || largest < vocab) return largest;
     const uint16_t* bad = std::find_if(tokens, tokens + size, [&](uint16_t id) { return id >= vocab; });
-    bad_input(shard.path(), "token " + std::to_string(bad - tokens), "id " + std::to_string(*bad),
+    bad_input(shard.path(), "token " + std::to_string(bad - tokens),
+              "id " + std::to_string(*bad) + (shard.has_header() ? "" : " (no header: read as token ids alone)"),
               "an id below the vocabulary's " + std::to_string(vocab),
               "pass the --tokenizer that the shard was made with");
 }
@@ -148,7 +214,7 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
         out.train = open_part(paths, TextPart::all, tokenizer, cache_directory, "train");
         out.val = open_part(expand(val), TextPart::all, tokenizer, cache_directory, "val");
     } else if (is_shard_name(paths[0])) {
-        out = split_shards(open_shards(paths, data));
+        out = split_shards(open_given_shards(paths, data, tokenizer));
     } else {
         out.train = open_part(paths, TextPart::first_nine_tenths, tokenizer, cache_directory, "train");
         out.val = open_part(paths, TextPart::last_tenth, tokenizer, cache_directory, "val");
@@ -159,8 +225,6 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
         out.train.held_out = out.val.held_out = "the last " + std::to_string(out.val.tokens()) + " of " +
                                                 std::to_string(out.train.tokens() + out.val.tokens()) +
                                                 " are held out for validation, as no --val is given";
-    check_ids(out.train, tokenizer);
-    check_ids(out.val, tokenizer);
     return out;
 }
 
@@ -182,6 +246,5 @@ uint32_t fingerprint(const Datasets& datasets) {
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory) {
     Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data");
     out.source = data;
-    check_ids(out, tokenizer);
     return out;
 }

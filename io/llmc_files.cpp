@@ -104,6 +104,8 @@ std::string llmc_kind(int32_t magic) {
             return "a llm.c tokenizer";
         case 20240520:
             return "a llm.c token shard";
+        case 20240801:
+            return "a llm.c token shard of uint32 ids (Llama 3)";
         case 20240522:
             return "a llm.c HellaSwag file";
         case 0x04034b50:

@@ -53,7 +53,7 @@ inline constexpr Command commands[] = {
     {"generate", generate, "Samples text from a trained model."},
     {"eval", eval, "Prints a model's mean loss over all of the data."},
     {"convert", convert, "Hugging Face or checkpoint directory to llm.c .bin, and back."},
-    {"tokenize", tokenize, "Text to a shard of tokens as llm.c has them."},
+    {"tokenize", tokenize, "Text to a shard of tokens as llm.c has them: bytes, unless --tokenizer is given."},
     {"info", info, "Says what a file or directory is, its shapes and numbers."},
 };
 

@@ -53,6 +53,12 @@ struct TemporaryDirectory {
     TemporaryDirectory(const TemporaryDirectory&) = delete;
 };
 
+// On standard error, so that standard output is the result alone.
+void print_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes)
+        std::fprintf(stderr, "%s: %s\n", program_name().c_str(), without_controls(note).c_str());
+}
+
 }  // namespace
 
 void run_generate(const Options& options) {
@@ -76,6 +82,7 @@ void run_eval(const Options& options) {
     const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
     const TemporaryDirectory cache;
     const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path);
+    print_notes(data.notes);
     const WindowReader reader(data, seq);
     std::printf("loss %.6f\n",
                 mean_loss(*loaded.model, reader, spread(reader.windows(), reader.windows()), options.batch, seq));
@@ -88,5 +95,6 @@ void run_tokenize(const Options& options) {
     const MappedFile text(options.in_path);
     tokenize_to_shards({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(text.size())}, *tokenizer,
                        options.out_path, {.shard_tokens = UINT32_MAX});
-    std::printf("%s: %" PRId64 " tokens\n", options.out_path.c_str(), Shard(options.out_path).size());
+    std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), Shard(options.out_path).size(),
+                options.tokenizer.c_str());
 }

@@ -201,6 +201,90 @@ TEST_F(DatasetTest, IdsBeyondTheVocabularyAreFound) {
     EXPECT_NO_THROW(open_dataset(path("bad.bin"), Bytes(65536), directory));
 }
 
+std::string raw_ids(const std::vector<uint16_t>& ids) {
+    return {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()};
+}
+
+// nanoGPT's prepare.py writes uint16 ids and nothing else.
+TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
+    std::vector<uint16_t> ids;
+    for (int i = 0; i < 3000; i++) ids.push_back(static_cast<uint16_t>(i * i % 50257));
+    const std::string file = write("train.bin", raw_ids(ids));
+    const Bytes gpt2(50257, "gpt2");
+    const Dataset data = open_dataset(file, gpt2, directory);
+    ASSERT_EQ(data.tokens(), 3000);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), data.shards[0].tokens()));
+    ASSERT_EQ(data.notes.size(), 1u);
+    EXPECT_CONTAINS(data.notes[0], "train.bin: no header, so that all of it is read as token ids");
+    const Datasets sets = open_datasets(file, "", gpt2, directory);
+    EXPECT_EQ(sets.train.tokens(), 2700);
+    EXPECT_EQ(sets.val.shards[0].tokens()[0], ids[2700]);
+    EXPECT_EQ(sets.train.notes.size(), 1u);
+    write("train_2.bin", raw_ids(ids));
+    const Dataset both = open_dataset(path("train*.bin"), gpt2, directory);
+    EXPECT_EQ(both.tokens(), 6000);
+    ASSERT_EQ(both.notes.size(), 1u);
+    EXPECT_CONTAINS(both.notes[0], "1 more files: no headers");
+
+    EXPECT_CONTAINS(error_of([&] { open_dataset(file, Bytes(), directory); }),
+                    "train.bin: header: found none (16-bit token ids alone, as nanoGPT's prepare.py writes them), "
+                    "expected llm.c's header, or the --tokenizer that the ids were made with; most often it is "
+                    "--tokenizer gpt2");
+    ids[1234] = 50257;
+    write("train.bin", raw_ids(ids));
+    EXPECT_CONTAINS(error_of([&] { open_dataset(file, gpt2, directory); }),
+                    "train.bin: token 1234: found id 50257 (no header: read as token ids alone), expected");
+}
+
+// A damaged shard, or another kind of file, is not taken for ids.
+TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
+    const auto refused = [&](const std::string& bytes, const std::string& part) {
+        EXPECT_CONTAINS(error_of([&] { open_dataset(write("x.bin", bytes), Bytes(65536, "other"), directory); }), part);
+    };
+    const std::string good = header({20240520, 1, 600}) + std::string(1200, 'a');
+    for (size_t bit = 0; bit < 32; bit++) {
+        std::string damaged = good;
+        damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+        refused(damaged, "magic number: found");
+        refused(damaged.substr(0, 600), "size: found 600 bytes");
+    }
+    std::string text;
+    for (int i = 0; i < 500; i++) text += "these words are text. ";
+    refused(text, "give a text file another name than .bin");
+    const std::string rest = std::string(2000, 'x') + std::string(2000, '\0');
+    refused("PK\3\4" + rest, "(a zip archive, such as a PyTorch checkpoint)");
+    refused("\x93NUMPY" + rest, "(a NumPy array)");
+    refused("\x1f\x8b\x08" + std::string(1, 'x') + rest, "(gzip data)");
+    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "(a llm.c token shard of uint32 ids (Llama 3))");
+    refused(std::string(4000, '\0'), "magic number: found 0");
+    refused(std::string(100, '\0'), "size: found 100 bytes");
+    refused(std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1", 15), "size: found 15 bytes");
+}
+
+// `tokenize` without --tokenizer, and then a GPT-2 on the shard.
+TEST_F(DatasetTest, IdsFarBelowTheVocabularyAreRemarkedOn) {
+    const Bytes gpt2(50257, "gpt2");
+    const auto notes = [&](int64_t tokens, uint16_t largest, const Tokenizer& tokenizer) {
+        std::vector<uint16_t> ids(tokens, 'a');
+        ids.back() = largest;
+        write_shard(path("ids.bin"), ids);
+        const Datasets sets = open_datasets(path("ids.bin"), path("ids.bin"), tokenizer, directory);
+        EXPECT_EQ(sets.train.notes, sets.val.notes);
+        EXPECT_EQ(open_datasets(path("ids.bin"), "", tokenizer, directory).train.notes, sets.train.notes);
+        return open_dataset(path("ids.bin"), tokenizer, directory).notes;
+    };
+    EXPECT_EQ(notes(10'000, 250, gpt2),
+              std::vector<std::string>{path("ids.bin") +
+                                       ": no id is above 250 in 10000 tokens, of a vocabulary of 50257; "
+                                       "were they made with another tokenizer (`tokenize` writes bytes unless "
+                                       "--tokenizer is given)?"});
+    EXPECT_EQ(notes(9'999, 250, gpt2).size(), 0u) << "too few to tell";
+    EXPECT_EQ(notes(10'000, 5000, gpt2).size(), 0u);
+    EXPECT_EQ(notes(10'000, 'b', Bytes()).size(), 0u);
+    const std::string text = write("t.txt", std::string(20'000, 'a'));
+    EXPECT_EQ(open_dataset(text, gpt2, path("cache")).notes.size(), 0u) << "the tokenizer's own ids";
+}
+
 TEST_F(DatasetTest, GlobsAreSortedAndTheLastShardIsHeldOut) {
     shard("c_2.bin", 30, 2000), shard("c_0.bin", 10, 0), shard("c_1.bin", 20, 1000);
     const Datasets sets = open_datasets(path("c_*.bin"), "", Bytes(65536), directory);
