@@ -75,7 +75,7 @@ void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_
     constexpr int64_t enough_tokens = 10'000, far = 32;
     const int64_t most = largest.empty() ? 0 : *std::max_element(largest.begin(), largest.end());
     if (dataset.tokens() < enough_tokens || most * far >= vocab) return;
-    dataset.notes.push_back(dataset.source + ": no id is above " + std::to_string(most) + " in " +
+    dataset.notes.push_back(without_controls(dataset.source) + ": no id is above " + std::to_string(most) + " in " +
                             std::to_string(dataset.tokens()) + " tokens, of a vocabulary of " + std::to_string(vocab) +
                             "; were they made with another tokenizer (`tokenize` writes bytes unless --tokenizer is "
                             "given)?");
@@ -94,7 +94,7 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
         largest.push_back(check_ids(dataset.shards.back(), tokenizer.vocab()));
     }
     if (!headerless.empty())
-        dataset.notes.push_back(headerless[0] +
+        dataset.notes.push_back(without_controls(headerless[0]) +
                                 (headerless.size() > 1
                                      ? " and " + std::to_string(headerless.size() - 1) + " more files: no headers"
                                      : ": no header") +
@@ -106,10 +106,11 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
 Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
                   const std::string& cache_directory, const std::string& name) {
     if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer);
-    std::vector<std::string> notes;
+    CacheNotes notes;
     Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
-    dataset.remade = !notes.empty();
-    dataset.notes = std::move(notes);
+    dataset.remade = !notes.remade.empty();
+    dataset.notes = std::move(notes.remade);
+    dataset.notes.insert(dataset.notes.end(), notes.text.begin(), notes.text.end());
     for (const Shard& shard : dataset.shards) check_ids(shard, tokenizer.vocab());
     return dataset;
 }

@@ -14,6 +14,7 @@
 #include "io/dataset.h"
 #include "io/error.h"
 #include "io/file.h"
+#include "io/file_kind.h"
 #include "io/json.h"
 #include "io/llmc_files.h"
 #include "io/log.h"
@@ -225,8 +226,13 @@ void print_log(std::ostream& out, const std::string& path) {
 void print_text(std::ostream& out, const std::string& path, const MappedFile& file) {
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     const bool binary = text.substr(0, 1 << 16).find('\0') != std::string_view::npos;
-    out << path << (binary ? ": no format that is known here, " : ": text, ") << grouped(file.size()) << " bytes";
-    if (!binary) out << ", " << grouped(std::count(text.begin(), text.end(), '\n')) << " lines";
+    const std::string kind = kind_of(text).name;
+    out << path
+        << (!kind.empty() ? ": " + kind + ", "
+            : binary      ? ": no format that is known here, "
+                          : ": text, ")
+        << grouped(file.size()) << " bytes";
+    if (!binary && kind.empty()) out << ", " << grouped(std::count(text.begin(), text.end(), '\n')) << " lines";
     out << '\n';
 }
 

@@ -89,17 +89,35 @@ size_t find_invalid_utf8(std::string_view text) {
     return static_cast<size_t>(p - begin);
 }
 
+namespace {
+
+// Calls valid(part) for each part of the text before an invalid sequence, and invalid() for each of those.
+template <class Valid, class Invalid>
+void each_invalid_utf8(std::string_view text, const Valid& valid, const Invalid& invalid) {
+    while (!text.empty()) {
+        const size_t size = find_invalid_utf8(text);
+        valid(text.substr(0, size));
+        text.remove_prefix(size);
+        if (text.empty()) break;
+        const auto* p = reinterpret_cast<const unsigned char*>(text.data());
+        invalid();
+        text.remove_prefix(static_cast<size_t>(-sequence_length(p, p + text.size())));
+    }
+}
+
+}  // namespace
+
+int64_t count_invalid_utf8(std::string_view text) {
+    int64_t count = 0;
+    each_invalid_utf8(
+        text, [](std::string_view) {}, [&] { count++; });
+    return count;
+}
+
 std::string replace_invalid_utf8(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
-    while (!text.empty()) {
-        const size_t valid = find_invalid_utf8(text);
-        out += text.substr(0, valid);
-        text.remove_prefix(valid);
-        if (text.empty()) break;
-        const auto* p = reinterpret_cast<const unsigned char*>(text.data());
-        out += "\xEF\xBF\xBD";
-        text.remove_prefix(static_cast<size_t>(-sequence_length(p, p + text.size())));
-    }
+    each_invalid_utf8(
+        text, [&](std::string_view part) { out += part; }, [&] { out += "\xEF\xBF\xBD"; });
     return out;
 }

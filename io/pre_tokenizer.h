@@ -2,6 +2,7 @@
 // merged.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,5 +22,6 @@ private:
 
 // The first byte that is not valid UTF-8, or text.size().
 size_t find_invalid_utf8(std::string_view text);
+int64_t count_invalid_utf8(std::string_view text);  // how many maximal parts of invalid sequences
 // Each maximal part of an invalid sequence becomes U+FFFD, as in Python's bytes.decode(errors="replace").
 std::string replace_invalid_utf8(std::string_view text);

@@ -15,6 +15,7 @@
 #include "io/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/text_file.h"
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -276,22 +277,21 @@ std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokeniz
 }
 
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name,
-                                       std::vector<std::string>& notes) {
+                                       const std::string& directory, const std::string& name, CacheNotes& notes) {
     check_vocabulary(tokenizer);
-    const MappedFile file(text_path);
+    const TextFile file(text_path);
     json record = describe(text_path, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";
-    const json old = read_record(record_path, notes);
-    if (auto paths = reusable(old, record, directory, notes); !paths.empty()) return paths;
+    const json old = read_record(record_path, notes.remade);
+    if (auto paths = reusable(old, record, directory, notes.remade); !paths.empty()) return paths;
 
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
-    const std::string_view text =
-        select({reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())}, part);
+    const std::string_view text = select(file.text(), part);
+    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else told of the first nine
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
     const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
@@ -299,8 +299,8 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     for (const std::string& path : paths) record["shards"].push_back(describe_shard(path));
     write_file_atomically(record_path, dump(record));
     if (is_of_changed_text(old, record))
-        notes.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
-                                         ".bin was made of: made anew"));
+        notes.remade.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
+                                                ".bin was made of: made anew"));
     return paths;
 }
 

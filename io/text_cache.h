@@ -29,11 +29,14 @@ int64_t safe_cut(std::string_view text, int64_t begin, int64_t size);
 enum class TextPart { all, first_nine_tenths, last_tenth };
 
 // The shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
-// source, size, time, tokenizer and part, and the shards' checksums. Made unless that record and they match; where
-// they are damaged, or the text has changed, `notes` gets a line. Throws InputError.
+// source, size, time, tokenizer and part, and the shards' checksums. Made unless that record and they match. Throws
+// InputError.
+struct CacheNotes {
+    std::vector<std::string> remade;  // a line where what was kept is damaged, or of another text than there is now
+    std::vector<std::string> text;    // and where the text may not be what it should be (TextFile::notes)
+};
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name,
-                                       std::vector<std::string>& notes);
+                                       const std::string& directory, const std::string& name, CacheNotes& notes);
 
 // Each record in a directory, and each of its shards compared with its checksum, for `info --verify`. Records of
 // before there were checksums are left out.

@@ -62,6 +62,7 @@ public:
     int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }
     int32_t end_of_text() const override { return vocabulary_.end_of_text; }
     const std::string& name() const override { return name_; }
+    bool reads_utf8() const override { return true; }
 
     std::vector<int32_t> encode(std::string_view text) const override {
         std::string replaced;

@@ -11,9 +11,10 @@ class Tokenizer {
 public:
     virtual ~Tokenizer() = default;
 
-    virtual int64_t vocab() const = 0;            // V: ids are 0 … V-1
-    virtual int32_t end_of_text() const = 0;      // its id, or -1 where there is none (bytes)
-    virtual const std::string& name() const = 0;  // "byte", "gpt2", or the file it came from
+    virtual int64_t vocab() const = 0;                 // V: ids are 0 … V-1
+    virtual int32_t end_of_text() const = 0;           // its id, or -1 where there is none (bytes)
+    virtual const std::string& name() const = 0;       // "byte", "gpt2", or the file it came from
+    virtual bool reads_utf8() const { return false; }  // or bytes as they are
     // Encodes ordinary text: "<|endoftext|>" in it is not special (tiktoken's encode_ordinary). Invalid UTF-8 is
     // read as tiktoken's users get it, each invalid sequence replaced by U+FFFD (Python's errors="replace").
     virtual std::vector<int32_t> encode(std::string_view text) const = 0;

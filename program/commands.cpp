@@ -11,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "io/error.h"
 #include "io/text_cache.h"
+#include "io/text_file.h"
 #include "io/tokenizer.h"
 #include "program/sampler.h"
 
@@ -67,6 +68,9 @@ void run_generate(const Options& options) {
     if (prompt.empty())
         throw InputError(
             "--prompt: found an empty text, expected at least one token; leave it out to begin with a line break");
+    if (loaded.tokenizer->reads_utf8())
+        if (const std::string note = invalid_utf8_note(options.prompt); !note.empty())
+            print_notes({"--prompt: " + note});
     const Sampling sampling{.temperature = options.temperature, .top_k = options.top_k};
     std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
     generate(*loaded.model, prompt, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
@@ -92,9 +96,9 @@ void run_tokenize(const Options& options) {
     const auto tokenizer = load_tokenizer(options.tokenizer);
     if (std::filesystem::exists(options.out_path))
         throw InputError(options.out_path + ": exists already; choose another name");
-    const MappedFile text(options.in_path);
-    tokenize_to_shards({reinterpret_cast<const char*>(text.data()), static_cast<size_t>(text.size())}, *tokenizer,
-                       options.out_path, {.shard_tokens = UINT32_MAX});
+    const TextFile file(options.in_path);
+    print_notes(file.notes(*tokenizer));
+    tokenize_to_shards(file.text(), *tokenizer, options.out_path, {.shard_tokens = UINT32_MAX});
     std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), Shard(options.out_path).size(),
                 options.tokenizer.c_str());
 }

@@ -86,20 +86,21 @@ void run_cache(std::string_view input) {
         memory_files::put("/proc/train.bin", shard);
     }
     static const auto bytes = load_tokenizer("byte");
-    std::vector<std::string> notes;
+    CacheNotes notes;
     for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train", notes)) {
         require(path.starts_with("/proc/train") && path.find("..") == std::string::npos, "shards lie in the cache");
         // Whatever record and shard hold: a note about them, and the text's own tokens in their place.
         require(Shard(path).size() == 9, "the tokens are the text's");
         for (int i = 0; i < 9; i++) require(Shard(path).tokens()[i] == "some text"[i], "the tokens are the text's");
     }
-    for (const std::string& note : notes) require_printable(note, false);
+    for (const auto* lines : {&notes.remade, &notes.text})
+        for (const std::string& note : *lines) require_printable(note, false);
 }
 
 std::vector<std::string> seeds_cache() {
     memory_files::clear();
     memory_files::put("/dev/null", "some text");
-    std::vector<std::string> notes;
+    CacheNotes notes;
     cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train", notes);
     const std::string record = nlohmann::json::parse(memory_files::get("/proc/train.json")).dump();  // the shorter
     std::string shard = memory_files::get("/proc/train.bin");

@@ -118,6 +118,96 @@ TEST_F(TextCache, ShardsOfALongerTextGoWithTheirRecord) {
     EXPECT_EQ(listing(cache), (std::vector<std::string>{"data.bin", "data.json", "data_x.bin"}));
 }
 
+// What is no text, and text in another encoding, used to be tokenised without a word.
+TEST_F(TextCache, WhatIsNoTextIsRefusedByName) {
+    const auto refuse = [&](const std::string& bytes, const std::string& name, const std::string& remedy) {
+        write_bytes(text, bytes + std::string(1000, 'x'));
+        const std::string error = error_of([&] { open_dataset(text, *tokenizer, cache); });
+        EXPECT_EQ(error, text + ": kind: found " + name + ", expected text in UTF-8; " + remedy);
+        EXPECT_FALSE(fs::exists(cache));
+        std::ostringstream out;
+        print_info(text, out);
+        EXPECT_TRUE(out.str().starts_with(text + ": " + name + ", ")) << out.str();
+    };
+    refuse("\xff\xfet", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 IN > OUT");
+    refuse("\xfe\xff", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 IN > OUT");
+    refuse(std::string("\xff\xfe\0\0t", 5), "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT");
+    refuse(std::string("\0\0\xfe\xff", 4), "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT");
+    refuse("\x28\xb5\x2f\xfd", "zstd data", "zstd -dc IN > OUT");
+    refuse(std::string("\xfd\x37zXZ\0", 6), "xz data", "xz -dc IN > OUT");
+    refuse("BZh91AY&SY", "bzip2 data", "bzip2 -dc IN > OUT");
+    refuse("%PDF-1.7", "a PDF", "pdftotext IN OUT");
+    refuse("PK\3\4", "a zip archive, such as a PyTorch checkpoint", "check which file this is");
+    write_shard(text, {1, 2, 3});
+    EXPECT_NE(error_of([&] { open_dataset(text, *tokenizer, cache); }).find("a name that ends in .bin"),
+              std::string::npos);
+}
+
+class Words : public TextCache {
+protected:
+    std::vector<std::string> notes(const std::string& bytes, const Tokenizer& with) {
+        write_bytes(text, bytes);
+        fs::remove_all(cache);
+        std::vector<std::string> found = open_dataset(text, with, cache).notes;
+        EXPECT_TRUE(open_dataset(text, with, cache).notes.empty()) << "said once, where it is tokenised";
+        const Datasets split = open_datasets(text, "", with, at("split"));
+        EXPECT_EQ(split.train.notes, found);
+        EXPECT_TRUE(split.val.notes.empty()) << "said once of a text";
+        EXPECT_FALSE(split.train.remade);
+        fs::remove_all(at("split"));
+        for (std::string& note : found) {
+            EXPECT_TRUE(note.starts_with(text + ": ")) << note;
+            note = note.substr(text.size() + 2);
+        }
+        return found;
+    }
+    std::shared_ptr<const Tokenizer> merging() const {  // a byte-pair encoding, which reads UTF-8
+        write_bytes(at("merges.txt"), "#version: 0.2\na b\n");
+        return load_tokenizer(at("merges.txt"));
+    }
+};
+
+TEST_F(Words, BytesThatAreNotUtf8AreCountedAndPlaced) {
+    const auto bpe = merging();
+    using Lines = std::vector<std::string>;
+    const std::string remedy = "each read as U+FFFD; if it is Latin-1: iconv -f latin1 -t utf-8 IN > OUT";
+    EXPECT_EQ(notes("na\xefve\ncaf\xe9\n", *bpe),
+              Lines{"2 places are not UTF-8, the first at byte 2 (line 1), " + remedy});
+    EXPECT_EQ(notes("one\ntwo \u00e9\n \xe2\x82 x", *bpe),
+              Lines{"1 place is not UTF-8, the first at byte 12 (line 3), " + remedy});
+    EXPECT_EQ(notes("cut at the end \xe2\x82", *bpe),
+              Lines{"1 place is not UTF-8, the first at byte 15 (line 1), " + remedy});
+    EXPECT_EQ(notes("caf\u00e9 \u65e5\u672c", *bpe), Lines{});
+    EXPECT_EQ(notes("na\xefve\ncaf\xe9\n", *tokenizer), Lines{}) << "bytes are bytes";
+}
+
+TEST_F(Words, MarksAndZeroBytesAreTold) {
+    const auto bpe = merging();
+    for (const auto& with : {bpe, tokenizer}) {
+        const auto marked = notes("\xEF\xBB\xBFsome text", *with);
+        ASSERT_EQ(marked.size(), 1u);
+        EXPECT_EQ(
+            marked[0],
+            "begins with a byte-order mark (U+FEFF), which is 3 tokens of the text; tail -c +4 IN > OUT removes it");
+        std::string wide;
+        for (const char c : std::string("UTF-16 without its mark")) wide += {c, '\0'};
+        const auto zeros = notes(wide, *with);
+        ASSERT_EQ(zeros.size(), 1u);
+        EXPECT_EQ(zeros[0],
+                  "23 of its first 46 bytes are zero; if it is UTF-16 without a byte-order mark: iconv -f "
+                  "UTF-16LE -t UTF-8 IN > OUT");
+    }
+}
+
+// It is not the text that has changed: at --resume that is said apart.
+TEST_F(TextCache, ATextThatHasChangedIsSaidApartFromItsNotes) {
+    opened();
+    write_bytes(text, "\xEF\xBB\xBFother text");
+    const Dataset data = open_dataset(text, *tokenizer, cache);
+    EXPECT_TRUE(data.remade);
+    EXPECT_EQ(data.notes.size(), 2u);
+}
+
 TEST_F(TextCache, InfoVerifyComparesIt) {
     opened();
     fs::create_directories(at("run"));
