@@ -12,7 +12,7 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-ma
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Werror \
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
             -Wno-maybe-uninitialized)  # GCC says so itself: instrumented code makes it err
-LDLIBS   := -lpcre2-8
+LDLIBS   := -lpcre2-8 -lz
 Q        := $(if $(V),,@)
 
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))

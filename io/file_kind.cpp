@@ -40,6 +40,7 @@ constexpr Row rows[] = {
 FileKind kind_of(std::string_view bytes) {
     for (const Row& row : rows)
         if (bytes.starts_with(row.begin)) return {row.name, row.remedy};
+    if (bytes.size() > 262 && bytes.substr(257, 5) == "ustar") return {"a tar archive", "tar -xf IN"};
     int32_t magic = 0;
     if (bytes.size() >= sizeof magic) std::memcpy(&magic, bytes.data(), sizeof magic);
     const std::string kind = llmc_kind(magic);

@@ -279,12 +279,12 @@ std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokeniz
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
                                        const std::string& directory, const std::string& name, CacheNotes& notes) {
     check_vocabulary(tokenizer);
-    const TextFile file(text_path);
     json record = describe(text_path, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";
     const json old = read_record(record_path, notes.remade);
     if (auto paths = reusable(old, record, directory, notes.remade); !paths.empty()) return paths;
 
+    const TextFile file(text_path);
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");

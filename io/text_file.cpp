@@ -1,18 +1,66 @@
 #include "io/text_file.h"
 
+#include <zlib.h>
+
 #include <algorithm>
+#include <new>
 
 #include "io/error.h"
 #include "io/file_kind.h"
 #include "io/pre_tokenizer.h"
 
-TextFile::TextFile(const std::string& path) : file_(path) {
-    const FileKind kind = kind_of(text());
-    if (!kind.name.empty()) bad_input(path, "kind", kind.name, "text in UTF-8", kind.remedy);
+namespace {
+
+bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b\x08"); }
+
+struct Inflater : z_stream {
+    Inflater() : z_stream{} {
+        if (inflateInit2(this, 16 + MAX_WBITS) != Z_OK) throw std::bad_alloc();  // 16: gzip's header and checksum
+    }
+    ~Inflater() { inflateEnd(this); }
+    Inflater(const Inflater&) = delete;
+};
+
+// All members of a gzip file, one behind the other, as gzip -d has it. Zeros may follow.
+std::string unpack_gzip(const std::string& path, std::string_view packed) {
+    Inflater stream;
+    std::string text;
+    std::vector<char> piece(1 << 20);
+    const auto damaged = [&](const std::string& found) {
+        bad_input(path, "gzip data", found, "whole members", "copy or pack the file again");
+    };
+    for (bool more = true; more;) {
+        if (stream.avail_in == 0) {  // zlib counts in 32 bits
+            stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+            stream.avail_in = static_cast<uInt>(std::min<size_t>(packed.size(), 1 << 30));
+            packed.remove_prefix(stream.avail_in);
+        }
+        stream.next_out = reinterpret_cast<Bytef*>(piece.data());
+        stream.avail_out = static_cast<uInt>(piece.size());
+        const int status = inflate(&stream, Z_NO_FLUSH);
+        text.append(piece.data(), piece.size() - stream.avail_out);
+        const std::string_view rest(reinterpret_cast<const char*>(stream.next_in), stream.avail_in + packed.size());
+        if (status == Z_STREAM_END) {
+            more = rest.find_first_not_of('\0') != rest.npos;
+            if (more && !is_gzip(rest)) damaged("other bytes behind it");
+            inflateReset(&stream);
+        } else if (status == Z_BUF_ERROR || (status == Z_OK && rest.empty() && stream.avail_out > 0)) {
+            damaged("an end before its end");
+        } else if (status != Z_OK) {
+            damaged(stream.msg ? stream.msg : "bytes that are none");
+        }
+    }
+    return text;
 }
 
-std::string_view TextFile::text() const {
-    return {reinterpret_cast<const char*>(file_.data()), static_cast<size_t>(file_.size())};
+}  // namespace
+
+TextFile::TextFile(const std::string& path)
+    : file_(path), text_(reinterpret_cast<const char*>(file_.data()), static_cast<size_t>(file_.size())) {
+    if (is_gzip(text_)) text_ = unpacked_ = unpack_gzip(path, text_);
+    const FileKind kind = kind_of(text_);
+    if (!kind.name.empty())
+        bad_input(path, "kind", kind.name + (unpacked_.empty() ? "" : " in gzip data"), "text in UTF-8", kind.remedy);
 }
 
 std::vector<std::string> TextFile::notes(const Tokenizer& tokenizer) const {

@@ -10,14 +10,18 @@
 
 class TextFile {
 public:
-    // Throws InputError for UTF-16, archives and other files that are known by their first bytes.
+    // Unpacks gzip, into memory. Throws InputError for UTF-16, archives and other files that are known by their first
+    // bytes.
     explicit TextFile(const std::string& path);
-    std::string_view text() const;
+    TextFile(const TextFile&) = delete;
+    std::string_view text() const { return text_; }
     // A line for each: bytes that are no UTF-8, for tokenizers that read it; a byte-order mark; zero bytes.
     std::vector<std::string> notes(const Tokenizer& tokenizer) const;
 
 private:
     MappedFile file_;
+    std::string unpacked_;
+    std::string_view text_;  // of one of the two
 };
 
 // "3 places are not UTF-8, the first at byte 10 (line 2), each read as U+FFFD; …", or "" where all of it is.

@@ -82,7 +82,7 @@ for name in "${names[@]}"; do
     check "$name: nothing in local memory" report "$out/$name.log"
     tail -n 1 "$out/log"
     check "$name links" "$nvcc" "$out/$name.o" build/native/io/*.o build/native/layers/*.o \
-        -lgtest_main -lgtest -lgomp -lpcre2-8 -lcublasLt -o "$out/$name" || continue
+        -lgtest_main -lgtest -lgomp -lpcre2-8 -lz -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" timeout 600 "$out/$name"
     else

@@ -14,6 +14,7 @@
 #include "io/options.h"
 #include "io/safetensors.h"
 #include "io/text_cache.h"
+#include "io/text_file.h"
 
 namespace {
 
@@ -112,9 +113,28 @@ std::vector<std::string> seeds_cache() {
             R"({"format":"train_gpt2 token cache, version 2","shards":[]})"};
 }
 
+// A text as it is given, or packed by gzip: zlib's reading of headers and lengths, and the notes on what it holds.
+void run_text_file(std::string_view input) {
+    memory_files::put("t.txt", input);
+    static const auto bytes = load_tokenizer("byte");
+    const TextFile file("t.txt");
+    for (const std::string& note : file.notes(*bytes)) require_printable(note, false);
+    require_printable(invalid_utf8_note(file.text()), false);
+}
+
+std::vector<std::string> seeds_text_file() {
+    // "some text\n", packed by Python's gzip
+    const std::string packed(
+        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x2b\xce\xcf\x4d\x55\x28\x49\xad\x28\xe1\x02\x00\xbc\xe6\x2c\x19\x0a"
+        "\x00\x00\x00",
+        30);
+    return {packed, packed + packed, "\xEF\xBB\xBFna\xefve \xE2\x82", std::string("w\0i\0d\0e\0", 8)};
+}
+
 }  // namespace
 
 const FuzzTarget fuzz_log{"log", run_log, seeds_log};
 const FuzzTarget fuzz_trainer_state{"trainer_state", run_trainer_state, seeds_trainer_state};
 const FuzzTarget fuzz_config_json{"config_json", run_config, seeds_config};
+const FuzzTarget fuzz_text_file{"text_file", run_text_file, seeds_text_file};
 const FuzzTarget fuzz_text_cache{"text_cache", run_cache, seeds_cache};

@@ -91,6 +91,23 @@ TEST_F(Tools, EvalOfTextIsThatOfItsShard) {
     }
 }
 
+// Standard output is the result alone.
+TEST_F(Tools, WhatIsToldOfTheDataGoesToStandardError) {
+    const std::string marked = at("marked.txt"), note = marked + ": begins with a byte-order mark";
+    write_bytes(marked, "\xEF\xBB\xBF" + read_bytes(text));
+    const auto expect_note = [&](const std::vector<std::string>& arguments) {
+        const Result result = run(arguments);
+        EXPECT_EQ(result.status, 0);
+        EXPECT_TRUE(result.err.starts_with(program_name() + ": " + note)) << result.err;
+        EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+        EXPECT_EQ(result.out.find(note), std::string::npos);
+    };
+    expect_note({"eval", "--from", at("run"), "--data", marked});
+    expect_note({"tokenize", marked, at("marked.bin")});
+    expect_note(training("marked", {{"data", marked}}));
+    EXPECT_NE(expect_done({"tokenize", text, at("bytes.bin")}).find("(--tokenizer byte)"), std::string::npos);
+}
+
 TEST_F(Tools, ConvertThereAndBack) {
     const std::string original = eval(at("run"), text);
     EXPECT_NE(expect_done(words("eval", {{"from", at("run/step_000030")}, {"data", text}})), "");

@@ -3,6 +3,7 @@
 #include "io/text_cache.h"
 
 #include <unistd.h>
+#include <zlib.h>
 
 #include <nlohmann/json.hpp>
 #include <random>
@@ -141,6 +142,60 @@ TEST_F(TextCache, WhatIsNoTextIsRefusedByName) {
     write_shard(text, {1, 2, 3});
     EXPECT_NE(error_of([&] { open_dataset(text, *tokenizer, cache); }).find("a name that ends in .bin"),
               std::string::npos);
+}
+
+std::string gzipped(const std::string& bytes) {
+    z_stream stream{};
+    EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    std::string packed(deflateBound(&stream, bytes.size()), '\0');
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    stream.avail_in = static_cast<uInt>(bytes.size());
+    stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+    stream.avail_out = static_cast<uInt>(packed.size());
+    EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    packed.resize(stream.total_out);
+    deflateEnd(&stream);
+    return packed;
+}
+
+TEST_F(TextCache, GzipIsReadAsTheTextInIt) {
+    const std::string plain = read_bytes(text), packed = gzipped(plain);
+    const auto tokens_of = [&](const std::string& bytes) {
+        write_bytes(text, bytes);
+        fs::remove_all(cache);
+        std::string found;
+        const Dataset data = open_dataset(text, *tokenizer, cache);
+        EXPECT_TRUE(data.notes.empty());
+        for (const Shard& tokens : data.shards)
+            for (int64_t i = 0; i < tokens.size(); i++) found += static_cast<char>(tokens.tokens()[i]);
+        return found;
+    };
+    EXPECT_TRUE(tokens_of(packed) == plain);
+    EXPECT_TRUE(tokens_of(packed + gzipped("more")) == plain + "more") << "as gzip, of several";
+    EXPECT_TRUE(tokens_of(packed + std::string(512, '\0')) == plain);
+    EXPECT_EQ(tokens_of(gzipped("")), "");
+    const std::string large(3 << 20, 'x');  // more than a piece
+    EXPECT_TRUE(tokens_of(gzipped(large)) == large);
+    write_bytes(text, packed);
+    const Datasets split = open_datasets(text, "", *tokenizer, at("split"));
+    EXPECT_EQ(split.train.tokens(), static_cast<int64_t>(0.9 * static_cast<double>(plain.size())));
+    EXPECT_EQ(split.train.tokens() + split.val.tokens(), std::ssize(plain));
+
+    const auto refused = [&](const std::string& bytes, const std::string& part) {
+        write_bytes(text, bytes);
+        fs::remove_all(cache);
+        const std::string error = error_of([&] { open_dataset(text, *tokenizer, cache); });
+        EXPECT_NE(error.find(text + ": " + part), std::string::npos) << error;
+    };
+    for (const size_t size : {packed.size() - 1, packed.size() - 8, packed.size() / 2, size_t{11}, size_t{3}})
+        refused(packed.substr(0, size), "gzip data: found an end before its end, expected whole members");
+    refused(packed + "x", "gzip data: found other bytes behind it");
+    std::string damaged = packed;
+    damaged[damaged.size() - 8] ^= 1;  // of the checksum
+    refused(damaged, "gzip data: found incorrect data check");
+    refused(gzipped("\xff\xfe wide"), "kind: found UTF-16 text in gzip data");
+    refused(gzipped(std::string(257, 'n') + "ustar\0" + std::string(300, 'x')),
+            "kind: found a tar archive in gzip data");
 }
 
 class Words : public TextCache {
