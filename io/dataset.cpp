@@ -51,16 +51,6 @@ std::string_view first_bytes(const MappedFile& file, int64_t count) {
     return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(std::min(count, file.size()))};
 }
 
-// nanoGPT's prepare.py writes ids alone. Only what nothing else explains is taken for that: no file of a known kind, no
-// text (it has no zero bytes, but every id below 256 has one), no shard of llm.c's with a damaged magic number (nearly
-// all of its header is zeros).
-bool is_headerless(const MappedFile& file) {
-    constexpr int64_t header_used = 12;
-    const std::string_view begin = first_bytes(file, 1 << 16), header = begin.substr(0, header_bytes);
-    return file.size() % 2 == 0 && kind_of(begin).name.empty() && begin.find('\0') != begin.npos &&
-           header.find_first_not_of('\0', header_used) != header.npos;
-}
-
 // The byte tokenizer is the default, and no one's choice for a file of which nothing says how it was made.
 Shard open_headerless(const std::string& path, const Tokenizer& tokenizer) {
     if (tokenizer.name() == "byte")
@@ -159,6 +149,16 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
                   std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
                   "copy or make the shard anew");
     tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
+}
+
+// nanoGPT's prepare.py writes ids alone. Only what nothing else explains is taken for that: no file of a known kind, no
+// text (it has no zero bytes, but every id below 256 has one), no shard of llm.c's with a damaged magic number (nearly
+// all of its header is zeros).
+bool is_headerless(const MappedFile& file) {
+    constexpr int64_t header_used = 12;
+    const std::string_view begin = first_bytes(file, 1 << 16), header = begin.substr(0, header_bytes);
+    return file.size() % 2 == 0 && kind_of(begin).name.empty() && begin.find('\0') != begin.npos &&
+           header.find_first_not_of('\0', header_used) != header.npos;
 }
 
 Shard Shard::headerless(const std::string& path) {

@@ -59,6 +59,9 @@ uint32_t fingerprint(const Datasets& datasets);
 // All of one stream for `eval`: no split.
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory);
 
+// Whether a file is taken for token ids alone.
+bool is_headerless(const MappedFile& file);
+
 // The largest id. Throws InputError naming the first that is not below `vocab`.
 uint16_t check_ids(const Shard& shard, int64_t vocab);
 

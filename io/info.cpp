@@ -151,10 +151,11 @@ void print_safetensors(std::ostream& out, const std::string& path) {
     }
 }
 
-void print_shard(std::ostream& out, const std::string& path) {
-    const Shard shard(path);
+void print_shard(std::ostream& out, const Shard& shard) {
     const uint16_t* tokens = shard.tokens();
-    out << path << ": a llm.c token shard, " << grouped(shard.size()) << " tokens";
+    out << shard.path()
+        << (shard.has_header() ? ": a llm.c token shard, " : ": no header; as token ids alone (nanoGPT's prepare.py), ")
+        << grouped(shard.size()) << " tokens";
     if (shard.size() > 0) out << ", largest id " << *std::max_element(tokens, tokens + shard.size());
     out << "\n  first ids";
     for (int64_t i = 0; i < std::min<int64_t>(shard.size(), 16); i++) out << ' ' << tokens[i];
@@ -177,7 +178,7 @@ bool print_shards(std::ostream& out, const std::string& path) {
             shards.push_back(name);
     }
     std::sort(shards.begin(), shards.end());
-    for (const std::string& shard : shards) print_shard(out, shard);
+    for (const std::string& shard : shards) print_shard(out, Shard(shard));
     return !shards.empty();
 }
 
@@ -257,7 +258,8 @@ void print_info(const std::string& path, std::ostream& out) {
         return print_model(out, path);
     }
     if (kind == "a llm.c debug state") return print_state(out, path, file);
-    if (kind == "a llm.c token shard") return print_shard(out, path);
+    if (kind == "a llm.c token shard") return print_shard(out, Shard(path));
+    if (name.ends_with(".bin") && is_headerless(file)) return print_shard(out, Shard::headerless(path));
     if (kind == "a llm.c HellaSwag file") return print_hellaswag(out, path, file);
     if (kind == "a llm.c tokenizer") {
         out << path << ": a llm.c tokenizer\n";

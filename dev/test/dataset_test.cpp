@@ -16,6 +16,7 @@
 #include <set>
 
 #include "dev/test/test_directory.h"
+#include "io/convert.h"
 #include "io/text_cache.h"
 
 namespace fs = std::filesystem;
@@ -216,6 +217,9 @@ TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
     EXPECT_TRUE(std::equal(ids.begin(), ids.end(), data.shards[0].tokens()));
     ASSERT_EQ(data.notes.size(), 1u);
     EXPECT_CONTAINS(data.notes[0], "train.bin: no header, so that all of it is read as token ids");
+    std::ostringstream info;
+    print_info(file, info);
+    EXPECT_CONTAINS(info.str(), "no header; as token ids alone (nanoGPT's prepare.py), 3,000 tokens, largest id");
     const Datasets sets = open_datasets(file, "", gpt2, directory);
     EXPECT_EQ(sets.train.tokens(), 2700);
     EXPECT_EQ(sets.val.shards[0].tokens()[0], ids[2700]);
