@@ -159,19 +159,24 @@ public:
 
     StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) override {
         if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
-        if (rounding) rounding->step = step;
+        std::optional<Rounding> this_rounding = rounding;
+        if (this_rounding) this_rounding->step = step;
         const bool muon = optimizer.muon.has_value();
-        const auto settings = settings_for(dev, {optimizer, limits, rounding, step});
+        const auto settings = settings_for(dev, {optimizer, limits, this_rounding, step});
         // A recording beside the batches', the last of which does not know that it is the last.
         replay(dev, {0, 0, muon, rounding.has_value()}, [&] {
             decide(dev, status.get(), gradients.get(), table.size, settings.limits);
-            if (may_apply(dev, status.get())) apply_update(settings, muon);
-            round_parameters(settings);
+            if (may_apply(dev, status.get())) {
+                apply_update(settings, muon);
+                round_parameters(settings, status.get());
+            }
             for (const Parameter& p : table.rows)
                 if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
         });
         accumulate = false;
-        return step_result(take(dev, status.get()));
+        const StepResult result = step_result(take(dev, status.get()));
+        if (result.applied) rounding = this_rounding;
+        return result;
     }
 
     std::string find_nonfinite(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
@@ -190,7 +195,7 @@ public:
             to_device(dev, m.get(), host_m);
             to_device(dev, v.get(), host_v);
         }
-        round_parameters(settings_for(dev, {.rounding = rounding}));
+        round_parameters(settings_for(dev, {.rounding = rounding}), nullptr);
         if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
@@ -212,13 +217,14 @@ private:
             return parameters.get();
     }
 
+    // The parameters that the layers read, from the optimizer's: unless of_step says that its update was left out.
     template <class Settings>
-    void round_parameters(const Settings& settings) {
+    void round_parameters(const Settings& settings, const StepStatus* of_step) {
         if constexpr (mixed) {
             if (rounding)
-                round_stochastically(dev, parameters.get(), master.get(), table.size, settings.rounding);
+                round_stochastically(dev, parameters.get(), master.get(), table.size, settings.rounding, of_step);
             else
-                convert(dev, parameters.get(), master.get(), table.size);
+                convert(dev, parameters.get(), master.get(), table.size, of_step);
         }
     }
 

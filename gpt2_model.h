@@ -24,7 +24,8 @@ struct Model {
     virtual HostState download() = 0;
     virtual void upload() = 0;
 
-    // Of upload() and update(); none: to nearest.
+    // How a device with parameters in bf16 rounds them in upload() and update(); none: to nearest. Each update that is
+    // applied sets its step, so that what is uploaded by it again gets the same bits.
     std::optional<Rounding> rounding;
 
     virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on

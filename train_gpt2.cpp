@@ -86,7 +86,7 @@ public:
             read_optimizer(checkpoint, optimizer_state);
             batches->seek(state.position);
         }
-        model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.step};
+        model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.last_applied};
         model->upload();
         open_logs();
         directory.keep();
@@ -333,6 +333,7 @@ private:
         log->sync();
         if (samples) samples->sync();
         state.losses = outliers.losses, state.norms = outliers.norms;
+        state.last_applied = model->rounding->step;
         const Model::HostState host = model->download();
         try {
             const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,

@@ -63,13 +63,18 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
     for (const OptimizerBuffer& buffer : optimizer)
         tensors.push_back({buffer.name, DType::F32, {buffer.size}, buffer.data});
     write_safetensors(directory + "/optimizer.safetensors", tensors);
-    const nlohmann::ordered_json root = {
-        {"step", state.step},           {"position", state.position},
-        {"seconds", state.seconds},     {"best_val_loss", state.best_val_loss},
-        {"evaluated", state.evaluated}, {"sampled", state.sampled},
-        {"data", state.data},           {"losses", state.losses},
-        {"norms", state.norms},         {"options", parse_json_object("options", state.options)},
-        {"files", listing(directory)}};
+    const nlohmann::ordered_json root = {{"step", state.step},
+                                         {"position", state.position},
+                                         {"seconds", state.seconds},
+                                         {"best_val_loss", state.best_val_loss},
+                                         {"evaluated", state.evaluated},
+                                         {"sampled", state.sampled},
+                                         {"data", state.data},
+                                         {"losses", state.losses},
+                                         {"norms", state.norms},
+                                         {"last_applied", state.last_applied},
+                                         {"options", parse_json_object("options", state.options)},
+                                         {"files", listing(directory)}};
     write_file_atomically(directory + "/" + state_name, with_own_checksum(root.dump(2)));
 }
 

@@ -44,6 +44,7 @@ struct OptimizerBuffer {
 // What a checkpoint holds beside the model.
 struct TrainerState {
     int64_t step = 0;            // updates done
+    int64_t last_applied = 0;    // the last of them that was not left out: its random numbers rounded the parameters
     int64_t position = 0;        // BatchSampler's
     double seconds = 0;          // of training so far
     double best_val_loss = 0;    // 0: not yet evaluated

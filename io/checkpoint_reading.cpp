@@ -162,10 +162,11 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     state.seconds = number_or_nan(path, root, "seconds");
     state.best_val_loss = number_or_nan(path, root, "best_val_loss");
     state.options = options.dump(-1, ' ', false, json::error_handler_t::replace);
-    state.evaluated = state.sampled = state.step;
+    state.evaluated = state.sampled = state.last_applied = state.step;
     if (!has_own_checksum(root)) return state;
     state.evaluated = json_integer(path, root, "evaluated", -1, state.step);
     state.sampled = json_integer(path, root, "sampled", -1, state.step);
+    if (root.contains("last_applied")) state.last_applied = json_integer(path, root, "last_applied", 0, state.step);
     if (root.contains("data")) state.data = json_integer(path, root, "data", -1, 0xFFFFFFFF);
     state.losses = numbers(path, root, "losses");
     state.norms = numbers(path, root, "norms");

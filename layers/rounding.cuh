@@ -5,6 +5,7 @@
 
 #include "layers/cuda_common.cuh"
 #include "layers/step_settings.h"
+#include "layers/step_status.h"
 
 // Philox4x32-10 (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): 128 random bits
 // that are a function of counter and key alone.
@@ -33,11 +34,15 @@ __device__ __forceinline__ bf16 round_by(float x, unsigned random16) {
     return y;
 }
 
+// Whether the parameters that a step was to change are to be rounded again: not where its update was left out.
+__device__ __forceinline__ bool is_left_out(const StepStatus* status) { return status && !status->apply; }
+
 // A thread rounds 8 values by one Philox: value i takes 16 bits of that of i / 8.
 template <bool PACKED>
 __global__ void __launch_bounds__(elements_block)
     round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
-                                const Rounding* __restrict__ rounding) {
+                                const Rounding* __restrict__ rounding, const StepStatus* __restrict__ status) {
+    if (is_left_out(status)) return;
     const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
     if (first >= n) return;
     const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(rounding->step);
@@ -59,20 +64,23 @@ __global__ void __launch_bounds__(elements_block)
 }
 
 // out (n) = in (n), rounded to one of its two neighbours in bf16, each with the probability of the other's distance.
-// The same bits for the same rounding->seed, rounding->step and index; rounding is in device memory.
-inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const Rounding* rounding) {
+// The same bits for the same rounding->seed, rounding->step and index. Nothing is written where status->apply is 0; a
+// null status rounds always. rounding and status are in device memory.
+inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const Rounding* rounding,
+                                 const StepStatus* status) {
     const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
     if (n == 0) return;
     const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
     if (can_pack<bf16>(8, out, in))
-        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, rounding);
+        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
     else
-        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, rounding);
+        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
 }
 
 template <int V, class Out, class In>
 __global__ void __launch_bounds__(elements_block)
-    convert_kernel(Out* __restrict__ out, const In* __restrict__ in, int64_t n) {
+    convert_kernel(Out* __restrict__ out, const In* __restrict__ in, int64_t n, const StepStatus* __restrict__ status) {
+    if (is_left_out(status)) return;
     each_element<V>(n, [&]<int W>(int64_t i) {
         float x[W];
         load_once<W>(x, in + i);
@@ -80,14 +88,14 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// out (n) = in (n), to nearest, ties to even: float to bf16, bf16 to float
+// out (n) = in (n), to nearest, ties to even: float to bf16, bf16 to float. status is as in round_stochastically.
 template <class Out, class In>
-void convert(Cuda& dev, Out* out, const In* in, int64_t n) {
+void convert(Cuda& dev, Out* out, const In* in, int64_t n, const StepStatus* status = nullptr) {
     const Timed timed(dev, "convert", 0, product(n, sizeof(Out) + sizeof(In)));
     launch_elements<bf16>(
         n,
         [&]<int V>(unsigned blocks) {
-            LAUNCH((convert_kernel<V, Out, In>), blocks, elements_block, 0, dev.stream, out, in, n);
+            LAUNCH((convert_kernel<V, Out, In>), blocks, elements_block, 0, dev.stream, out, in, n, status);
         },
         out, in);
 }

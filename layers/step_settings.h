@@ -16,7 +16,7 @@ struct Optimizer {
 // and place.
 struct Rounding {
     uint64_t seed;
-    int64_t step;  // updates done
+    int64_t step;  // the last whose update was applied
 };
 
 struct StepSettings {

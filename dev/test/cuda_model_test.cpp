@@ -103,6 +103,7 @@ struct SmallRun {
         if (muon) optimizer.muon = Muon{.lr = 2e-2 * rate, .weight_decay = 0.1};
         return model.update(optimizer, limits, step);
     }
+    // Masters, moments and the parameters that the layers read.
     std::vector<float> state() {
         const Model::HostState host = model.download();
         std::vector<float> all;
@@ -180,32 +181,105 @@ TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
     }
 }
 
-TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
-    SmallRun<TypeParam> whole, first, second;
-    for (int64_t step = 1; step <= 3; ++step) whole.step(step);
-    for (int64_t step = 1; step <= 2; ++step) first.step(step);
+// As a checkpoint carries it from one run to another.
+template <class T>
+void go_on_from(SmallRun<T>& first, SmallRun<T>& second) {
     const Model::HostState saved = first.model.download(), loaded = second.model.download();
     for (const auto& [from, to] : std::vector<std::pair<float*, float*>>{
              {saved.parameters, loaded.parameters}, {saved.m, loaded.m}, {saved.v, loaded.v}})
         std::copy_n(from, first.model.table.size, to);
-    second.model.rounding = Rounding{7, 2};
+    second.model.rounding = first.model.rounding;
     second.model.upload();
+}
+
+TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
+    SmallRun<TypeParam> whole, first, second;
+    for (int64_t step = 1; step <= 3; ++step) whole.step(step);
+    for (int64_t step = 1; step <= 2; ++step) first.step(step);
+    go_on_from(first, second);
     EXPECT_EQ(first.state(), second.state());
     second.step(3);
     EXPECT_EQ(whole.state(), second.state());
 }
 
-TYPED_TEST(CudaModelOf, AnUpdateBeyondTheLimitsChangesNothing) {
+// The parameters that the layers read were rounded by the last step that was applied, not by the last one.
+TYPED_TEST(CudaModelOf, ResumedAfterAnUpdateThatWasLeftOutIsTheSameToTheBit) {
+    SmallRun<TypeParam> first, second;
+    first.step(1);
+    EXPECT_FALSE(first.step(2, {.clip = 1, .norm = 1e-6}).applied);
+    go_on_from(first, second);
+    EXPECT_EQ(second.model.rounding->step, 1);
+    EXPECT_EQ(first.state(), second.state());
+    first.step(3), second.step(3);
+    EXPECT_EQ(first.state(), second.state());
+}
+
+// Between updates that are applied and change everything. One is launched, one recorded, four are replayed.
+TYPED_TEST(CudaModelOf, AnUpdateThatIsLeftOutChangesNothing) {
+    struct LeftOut {
+        const char* name;
+        StepLimits limits;
+        double loss_scale = 1;
+    };
     SmallRun<TypeParam> run;
+    int64_t step = 0;
+    for (const LeftOut& c : {LeftOut{"norm", {.clip = 1, .norm = 1e-6}}, LeftOut{"loss", {.clip = 1, .loss = 1e-6}},
+                             LeftOut{"not finite", {.clip = 1}, INFINITY}}) {
+        const std::vector<float> original = run.state();
+        EXPECT_TRUE(run.step(++step).applied);
+        const std::vector<float> before = run.state();
+        EXPECT_NE(before, original);
+        EXPECT_FALSE(run.step(++step, c.limits, true, c.loss_scale).applied);
+        EXPECT_EQ(run.state(), before) << c.name;
+        EXPECT_EQ(run.model.rounding->step, step - 1);
+    }
+}
+
+// Not even where the parameters were stored by random rounding before, and are now rounded to nearest.
+TEST(CudaModel, AnUpdateThatIsLeftOutRoundsNothingToNearest) {
+    SmallRun<bf16> run;
     run.step(1);
-    const Model::HostState host = run.model.download();
-    const std::vector<float> before(host.parameters, host.parameters + run.model.table.size);
-    const StepResult result = run.step(2, {.clip = 1, .norm = 1e-6});
-    EXPECT_FALSE(result.applied);
-    EXPECT_GT(result.grad_norm, 1e-6);
-    run.model.download();
-    EXPECT_EQ(before, std::vector<float>(host.parameters, host.parameters + run.model.table.size));
+    run.model.rounding.reset();
+    const std::vector<float> before = run.state();
+    EXPECT_FALSE(run.step(2, {.norm = 1e-6}).applied);
+    EXPECT_EQ(run.state(), before);
     EXPECT_TRUE(run.step(3).applied);
+    const std::vector<float> after = run.state();
+    const auto size = static_cast<size_t>(run.model.table.size);
+    for (size_t i = 0; i < size; ++i) ASSERT_EQ(after[3 * size + i], static_cast<float>(bf16(after[i]))) << i;
+}
+
+// An update that is applied rounds the parameters by its own step's random numbers.
+TEST(CudaModel, AnUpdateThatIsAppliedRoundsByItsStep) {
+    SmallRun<bf16> run;
+    for (int64_t step = 1; step <= 3; ++step) {
+        ASSERT_TRUE(run.step(step).applied);
+        Cuda& dev = run.model.dev;
+        const int64_t size = run.model.table.size;
+        const auto rounded = cuda_allocate<bf16>(size);
+        const Rounding by{7, step};
+        const auto rounding = cuda_allocate<Rounding>(1);
+        to_device(dev, rounding.get(), &by, 1);
+        round_stochastically(dev, rounded.get(), run.model.master.get(), size, rounding.get(), nullptr);
+        const auto bits = [&](const bf16* x) {
+            std::vector<uint16_t> all;
+            for (const bf16 value : to_host(dev, x, size)) all.push_back(value.bits);
+            return all;
+        };
+        EXPECT_EQ(bits(run.model.parameters.get()), bits(rounded.get())) << step;
+    }
+}
+
+// The search for what is not finite works on the weights of the step that was not.
+TEST(CudaModel, AStepThatIsNotFiniteLeavesTheWeightsThatItComputedWith) {
+    SmallRun<bf16> run;
+    run.step(1);
+    const SmallRun<bf16>::Batch batch(2, 0);
+    const auto loss = [&] { return run.model.evaluate(batch.x.data(), batch.y.data(), B, T); };
+    const double before = loss();
+    EXPECT_FALSE(std::isfinite(run.step(2, {.clip = 1}, true, INFINITY).loss));
+    EXPECT_EQ(std::bit_cast<int64_t>(loss()), std::bit_cast<int64_t>(before));
+    EXPECT_EQ(run.model.find_nonfinite(batch.x.data(), batch.y.data(), B, T, 1), "");
 }
 
 }  // namespace

@@ -207,7 +207,8 @@ std::vector<bf16> rounded(Cuda& dev, const std::vector<float>& x, uint64_t seed,
     const auto in = cuda_allocate<float>(n + offset);
     const auto out = cuda_allocate<bf16>(n + offset);
     to_device(dev, in.get() + offset, x.data(), n);
-    round_stochastically(dev, out.get() + offset, in.get() + offset, n, copied(dev, Rounding{seed, step}).get());
+    round_stochastically(dev, out.get() + offset, in.get() + offset, n, copied(dev, Rounding{seed, step}).get(),
+                         nullptr);
     return to_host(dev, out.get() + offset, n);
 }
 std::vector<uint16_t> bits_of(const std::vector<bf16>& x) {
