@@ -52,7 +52,9 @@ struct CublasLt {
             if (matmul) cublasLtMatmulDescDestroy(matmul);
         }
     };
-    using Key = std::array<int64_t, 15>;
+    // All that decides whether cuBLASLt can do a product, also what its heuristics are not told: alpha, beta, and
+    // whether C is D. So how a product is computed does not depend on which others were asked for before.
+    using Key = std::array<int64_t, 18>;
 
     cublasLtHandle_t handle = nullptr;
     std::map<Key, Plan> plans;
@@ -163,7 +165,10 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
                             alignment[2],
                             alignment[3],
                             alignment_of(vector),
-                            alignment_of(p.aux)};
+                            alignment_of(p.aux),
+                            std::bit_cast<int32_t>(p.alpha),
+                            std::bit_cast<int32_t>(p.beta),
+                            c == p.out};
     const auto [entry, is_new] = lt.plans.try_emplace(key);
     CublasLt::Plan& plan = entry->second;
     if (is_new) choose_algorithm(dev, plan, p, alignment);
@@ -179,7 +184,7 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
     const cublasStatus_t status =
         cublasLtMatmul(lt.handle, plan.matmul, &p.alpha, p.b, plan.a, p.a, plan.b, &p.beta, c, plan.c, p.out, plan.c,
                        &plan.algorithm, lt.workspace.get(), lt.workspace ? lt.workspace_size : 0, dev.stream);
-    // the heuristics are not told all: alpha and beta
+    // A product may still be refused for what the heuristics were not told.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED && p.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return plan.found = false;
     cublas_check(status, "cublasLtMatmul");
     return true;

@@ -336,8 +336,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const cublasStatus_t status = check(*desc, *layout_a, *layout_b, *layout_c, *layout_d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
 
-    if (desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT && (desc->epilogue & emulator::refused_epilogues))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    const unsigned refused = emulator::refused_epilogues | (scale_c != 0 ? emulator::refused_with_beta : 0);
+    if (desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT && (desc->epilogue & refused)) return CUBLAS_STATUS_NOT_SUPPORTED;
 
     Algorithm algorithm;
     std::memcpy(&algorithm, algo, sizeof algorithm);

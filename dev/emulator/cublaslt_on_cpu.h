@@ -61,8 +61,8 @@ struct cublasLtMatmulHeuristicResult_t {
 
 namespace emulator {
 // For tests: epilogues that the heuristics find no algorithm for, as bits of cublasLtEpilogue_t's values; those that
-// only cublasLtMatmul refuses; and the workspace that the algorithms found need.
-inline unsigned unsupported_epilogues = 0, refused_epilogues = 0;
+// only cublasLtMatmul refuses, always or where beta is not 0; and the workspace that the algorithms found need.
+inline unsigned unsupported_epilogues = 0, refused_epilogues = 0, refused_with_beta = 0;
 inline size_t matmul_workspace = 0;
 inline int heuristics_asked = 0;
 }  // namespace emulator

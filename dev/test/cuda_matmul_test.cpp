@@ -161,7 +161,7 @@ class CudaMatmul : public testing::Test {
 protected:
     ~CudaMatmul() override {
 #ifndef __CUDACC__
-        emulator::unsupported_epilogues = 0;
+        emulator::unsupported_epilogues = emulator::refused_with_beta = 0;
 #endif
     }
 };
@@ -374,6 +374,42 @@ TYPED_TEST(CudaMatmul, EpiloguesThatAreRefusedLateAreDoneByKernels) {
     expect_backward(t, false), expect_backward(t, true);
     emulator::refused_epilogues = 0;
     EXPECT_FALSE(t.all_fused());
+}
+
+// A refusal is of the products with that beta alone: how others are computed does not depend on what came before them,
+// so that a resumed run computes what an unbroken one does.
+TYPED_TEST(CudaMatmul, WhatCameBeforeDecidesNothing) {
+    emulator::refused_with_beta = ~0u;
+    using Calls = std::vector<std::string>;
+    // The results of the last of the calls, and how many epilogues were fused or refused by then.
+    const auto after = [](const Calls& calls) {
+        Linear<TypeParam> t({16, 24, 24}, {});
+        Cuda& dev = t.cuda;
+        std::vector<float> last;
+        for (const std::string& call : calls) {
+            if (call == "plain" || call == "residual")
+                linear_forward<TypeParam>(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev),
+                                          call == "residual" ? t.residual.on(dev) : nullptr, t.N, t.C, t.OC);
+            else
+                linear_parameters_backward<TypeParam>(dev, t.dweight.on(dev), t.dbias.on(dev), t.dout.on(dev),
+                                                      t.inp.on(dev), t.N, t.C, t.OC, call == "accumulate");
+            last = t.out.values();
+        }
+        int fused = 0, refused = 0;
+        for (const auto& [key, plan] : dev.cublas->plans)
+            if (key[5] != CUBLASLT_EPILOGUE_DEFAULT) ++(plan.found ? fused : refused);  // key[5] is the epilogue
+        return std::tuple(last, fused, refused);
+    };
+    const auto [plain, fused, _] = after({"plain"});
+    EXPECT_EQ(fused, 1);
+    const auto residual = std::get<0>(after({"residual"}));
+    EXPECT_EQ(after({"residual", "plain"}), std::tuple(plain, 1, 1));
+    EXPECT_EQ(after({"plain", "residual", "plain"}), std::tuple(plain, 1, 1));
+    EXPECT_EQ(after({"plain", "residual"}), std::tuple(residual, 1, 1));
+    for (const Calls& calls : {Calls{"assign", "accumulate"}, Calls{"accumulate", "assign"}}) {
+        EXPECT_EQ(std::get<1>(after(calls)), 1);
+        EXPECT_EQ(std::get<2>(after(calls)), 1);
+    }
 }
 
 TYPED_TEST(CudaMatmul, AlgorithmsAreChosenOnce) {
