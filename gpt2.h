@@ -117,7 +117,9 @@ public:
         accumulate = true;
     }
 
-    void prefetch(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override { batch_for(dev, x, y, B * T); }
+    void prefetch(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
+        prefetch_batch(dev, x, y, B * T);
+    }
 
     // After forward: gradients += those of scale * (sum of the losses), which it also makes.
     void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale) {

@@ -33,8 +33,8 @@ struct Model {
     // gradients += those of scale * (sum of the B*T losses), x, y (B,T); that sum is added to what update() and loss()
     // tell. A GPU may still be at work when it returns; x and y are free by then.
     virtual void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
-    // The batch that forward_backward will be given next: a GPU fetches it while it still computes. Nothing else comes
-    // of it, whatever is called in between. x and y are free when it returns.
+    // A hint: the batch that forward_backward will be given next. A GPU copies it while it still computes. It never
+    // changes a result, whatever is called in between. x and y are free when it returns.
     virtual void prefetch(const int32_t*, const int32_t*, int64_t, int64_t) {}
     // Of the batches since the last update.
     virtual double loss() = 0;

@@ -114,9 +114,10 @@ struct Cuda {
     float* scratch(int64_t count) {
         if (scratch_count_ < count) {
             scratch_ = nullptr;  // give the old back before taking the new
+            scratch_count_ = 0;  // where that fails, there is none
+            ++scratch_age_;
             scratch_ = cuda_allocate<float>(count);
             scratch_count_ = count;
-            ++scratch_age_;
         }
         return scratch_.get();
     }

@@ -125,6 +125,10 @@ void to_host(Device&, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
 }
 
+// Tells a device with a memory of its own which batch comes next.
+template <class Device>
+void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
+
 // Where the layers find a batch of n tokens x and y, that the host has.
 template <class Device>
 std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {

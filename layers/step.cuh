@@ -42,19 +42,20 @@ struct BatchFeed {
     Slot first, second;
     CudaStream copies;
     bool turn = false;
-    int64_t count = 0;  // tokens of x in the newest batch
+    int64_t count = 0;     // tokens of x in the newest batch
+    bool is_sent = false;  // to its slot, and not yet from there to `tokens`
 
     explicit BatchFeed(int64_t n) : capacity(n), tokens(cuda_allocate<int32_t>(2 * n)), first(2 * n), second(2 * n) {}
+    ~BatchFeed() { cudaStreamSynchronize(copies.stream); }  // which reads the slots
 
     Slot& newest() { return turn ? first : second; }
     bool newest_is(const int32_t* x, const int32_t* y, int64_t n) {
         const int32_t* const tokens_sent = newest().host.data;
         return n == count && std::equal(x, x + n, tokens_sent) && std::equal(y, y + n, tokens_sent + n);
     }
-    // Into `tokens`, before all that is launched on `compute` from now on. The host waits for no more than the copy of
-    // the batch before the last.
-    void send(const int32_t* x, const int32_t* y, int64_t n, cudaStream_t compute) {
-        turn = !turn, count = n;
+    // Starts the copy to a slot. The host waits for no more than the copy of the batch before the last.
+    void send(const int32_t* x, const int32_t* y, int64_t n) {
+        turn = !turn, count = n, is_sent = true;
         Slot& slot = newest();
         const size_t bytes = static_cast<size_t>(n) * sizeof(int32_t);
         cuda_check(cudaEventSynchronize(slot.arrived.event), "cudaEventSynchronize");
@@ -64,8 +65,15 @@ struct BatchFeed {
         cuda_check(cudaMemcpyAsync(slot.device.get(), slot.host.data, 2 * bytes, cudaMemcpyHostToDevice, copies.stream),
                    "cudaMemcpyAsync");
         cuda_check(cudaEventRecord(slot.arrived.event, copies.stream), "cudaEventRecord");
+    }
+    // The newest batch into `tokens`, before all that is launched on `compute` from now on. Not until now does that
+    // stream wait for the batch: what was launched after `send` has nothing to do with it.
+    void use_newest(cudaStream_t compute) {
+        if (!std::exchange(is_sent, false)) return;
+        Slot& slot = newest();
         cuda_check(cudaStreamWaitEvent(compute, slot.arrived.event), "cudaStreamWaitEvent");
-        cuda_check(cudaMemcpyAsync(tokens.get(), slot.device.get(), 2 * bytes, cudaMemcpyDeviceToDevice, compute),
+        cuda_check(cudaMemcpyAsync(tokens.get(), slot.device.get(), 2 * static_cast<size_t>(count) * sizeof(int32_t),
+                                   cudaMemcpyDeviceToDevice, compute),
                    "cudaMemcpyAsync");
         cuda_check(cudaEventRecord(slot.read.event, compute), "cudaEventRecord");
     }
@@ -97,20 +105,61 @@ inline Cuda cuda_for_training() {
     return dev;
 }
 
-// x and y (n) in device memory for what is launched from now on; the host's are free at once. The GPU may still work on
-// the batch before. Of the same batch twice in a row the second finds what the first sent: so one is fetched ahead.
-inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
+// Starts the copy of x and y (n) that batch_for will be given next; the host's are free at once. The GPU may still work
+// on the batch before, and nothing that is launched before that batch_for waits for the copy.
+inline void prefetch_batch(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
     std::optional<BatchFeed>& feed = dev.step->feed;
     if (!feed || feed->capacity < n) {
         cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
         dev.step->recordings.clear();
         feed.emplace(n);
     }
-    if (!feed->newest_is(x, y, n)) feed->send(x, y, n, dev.stream);
-    return {feed->tokens.get(), feed->tokens.get() + n};
+    if (!feed->newest_is(x, y, n)) feed->send(x, y, n);
 }
 
-// f's launches: the first time as they come, the second time recorded as a graph, from then on that graph.
+// x and y (n) in device memory for what is launched from now on; the host's are free at once. If it is the batch that
+// was sent last, by prefetch_batch or here, it is not sent again.
+inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
+    prefetch_batch(dev, x, y, n);
+    BatchFeed& feed = *dev.step->feed;
+    feed.use_newest(dev.stream);
+    return {feed.tokens.get(), feed.tokens.get() + n};
+}
+
+// Captures what is launched on a stream until end(), or until an exception leaves its scope: then the stream captures
+// no longer, and the launches are lost.
+class StreamCapture {
+public:
+    explicit StreamCapture(cudaStream_t stream) : stream_(stream) {
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    }
+    StreamCapture(const StreamCapture&) = delete;
+    ~StreamCapture() {
+        if (!capturing_) return;
+        cudaGraph_t graph = nullptr;
+        cudaStreamEndCapture(stream_, &graph);
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();  // or the next launch would be taken to have failed
+    }
+    // What was launched, as a graph.
+    cudaGraphExec_t end() {
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        capturing_ = false;
+        cuda_check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+        const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+        cudaGraphDestroy(graph);
+        cuda_check(error, "cudaGraphInstantiate");
+        return executable;
+    }
+
+private:
+    cudaStream_t stream_;
+    bool capturing_ = true;
+};
+
+// f's launches: the first time as they come, the second time recorded as a graph, from then on that graph. If the
+// recording fails, they come as the first time again.
 template <class F>
 void replay(Cuda& dev, const ReplayKey& key, const F& f) {
     if (dev.profile) return f();
@@ -127,13 +176,14 @@ void replay(Cuda& dev, const ReplayKey& key, const F& f) {
     }
     Recording& recording = it->second;
     if (!recording.graph) {
-        cudaGraph_t graph = nullptr;
-        cuda_check(cudaStreamBeginCapture(dev.stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-        f();
-        cuda_check(cudaStreamEndCapture(dev.stream, &graph), "cudaStreamEndCapture");
-        const cudaError_t error = cudaGraphInstantiate(&recording.graph, graph, 0);
-        cudaGraphDestroy(graph);
-        cuda_check(error, "cudaGraphInstantiate");
+        try {
+            StreamCapture capture(dev.stream);
+            f();
+            recording.graph = capture.end();
+        } catch (...) {
+            recordings.erase(it);
+            throw;
+        }
     }
     cuda_check(cudaGraphLaunch(recording.graph, dev.stream), "cudaGraphLaunch");
 }

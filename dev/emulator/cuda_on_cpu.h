@@ -103,6 +103,8 @@ struct Launch {
 void run(const Launch&);
 // Work for the stream, after what it was given before; a part of a graph where the stream is being captured.
 void enqueue(cudaStream_t stream, std::function<void()> work);
+// Does the work of this stream alone, until it is done or has to wait for another stream; whether all is done.
+bool finish_alone(cudaStream_t stream);
 bool allow_shared(const void* kernel, size_t bytes);  // of dynamic shared memory
 
 template <class... P, class... A>

@@ -74,20 +74,29 @@ static uint64_t random_below(size_t n) {
     return (state * 0x2545F4914F6CDD1D >> 32) % n;
 }
 
+static bool is_ready(const EmulatedStream& s) { return !s.pending.empty() && s.pending.front().ready(); }
+static void do_next_piece(EmulatedStream& s) {
+    Task work;
+    {
+        const Internal scope;
+        work = std::move(s.pending.front().work);
+        s.pending.pop_front();
+    }
+    if (work) work();
+}
+
 // Does the next piece of a stream that has one and need not wait; of a random one. False if there is none.
 static bool do_a_piece() {
-    Task work;
+    EmulatedStream* stream = nullptr;
     {
         const Internal scope;
         std::vector<EmulatedStream*> ready;
         for (EmulatedStream* s : streams)
-            if (!s->pending.empty() && s->pending.front().ready()) ready.push_back(s);
+            if (is_ready(*s)) ready.push_back(s);
         if (ready.empty()) return false;
-        std::deque<Piece>& pending = ready[random_below(ready.size())]->pending;
-        work = std::move(pending.front().work);
-        pending.pop_front();
+        stream = ready[random_below(ready.size())];
     }
-    if (work) work();
+    do_next_piece(*stream);
     return true;
 }
 
@@ -159,6 +168,12 @@ void emulator::enqueue(cudaStream_t stream, Task work) {
     LOCKED;
     const cudaError_t e = give(stream, std::move(work));
     if (e != cudaSuccess) throw Error(cudaGetErrorString(e));
+}
+
+bool emulator::finish_alone(cudaStream_t stream) {
+    LOCKED;
+    while (is_ready(*stream)) do_next_piece(*stream);
+    return stream->pending.empty();
 }
 
 // --- memory

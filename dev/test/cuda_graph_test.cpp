@@ -252,7 +252,7 @@ struct Reader {
     std::vector<Batch> batches;
 
     void fetch(Batch batch) {
-        batch_for(dev, batch.x.data(), batch.y.data(), batch.size());
+        prefetch_batch(dev, batch.x.data(), batch.y.data(), batch.size());
         batch.x.assign(batch.x.size(), -1);
     }
     void use(const Batch& batch) {
@@ -269,26 +269,44 @@ struct Reader {
     }
 };
 
-// Fetched after a batch's launches, the next one is there when the host has their result, before anybody has asked for
-// it again; and then it is not copied again.
-TEST(CudaBatches, ComeAheadOfTheResultOfTheStepBefore) {
+// A batch is prefetched by the stream that copies, whatever the other one does, and is then not sent again.
+TEST(CudaBatches, ArriveBeforeTheyAreUsed) {
     in_every_order([] {
         Reader reader;
         reader.use(Batch(0));
-        const BatchFeed& feed = *reader.dev.step->feed;
+        BatchFeed& feed = *reader.dev.step->feed;
         for (int step = 1; step <= 6; ++step) {
             reader.fetch(Batch(step));
             const bool turn = feed.turn;
-            cuda_check(cudaStreamSynchronize(reader.dev.stream), "cudaStreamSynchronize");
-            std::vector<int32_t> there(2 * n);
-            cuda_check(cudaMemcpy(there.data(), feed.tokens.get(), 2 * bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-            EXPECT_EQ(there, Batch(step).joined());
+            cuda_check(cudaStreamSynchronize(feed.copies.stream), "cudaStreamSynchronize");
+            EXPECT_EQ(to_host(reader.dev, feed.newest().device.get(), 2 * n), Batch(step).joined());
             reader.use(Batch(step));
             EXPECT_EQ(feed.turn, turn);
         }
         reader.expect_all();
     });
 }
+
+#ifndef __CUDACC__
+// What is launched between a prefetch and the use of its batch, such as the update, does not wait for the copy.
+TEST(CudaBatches, WhatIsLaunchedBeforeTheirUseDoesNotWaitForThem) {
+    for (emulator::seed = 1; emulator::seed <= 10; ++emulator::seed) {
+        Reader reader;
+        const cudaStream_t compute = reader.dev.stream;
+        const auto updated = on_device(0);
+        reader.use(Batch(0));
+        for (int step = 1; step <= 6; ++step) {
+            cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+            reader.fetch(Batch(step));
+            fill_on(compute, updated, static_cast<float>(step));
+            EXPECT_TRUE(emulator::finish_alone(compute)) << "step " << step;
+            reader.use(Batch(step));
+        }
+        reader.expect_all();
+    }
+    emulator::seed = 1;
+}
+#endif
 
 // The host far ahead of the device: batches that follow each other, an evaluation's in between, one for which memory
 // must grow, and what is almost the batch that was fetched.
@@ -433,6 +451,49 @@ TEST(CudaGraphs, WhatACaptureForbids) {
     fill_on(stream, x, 3);
     cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     EXPECT_EQ(values(x), filled(3));
+}
+
+// An exception out of a recording ends the capture: the stream works as before, and the next replay begins anew.
+TEST(CudaGraphs, AnExceptionEndsTheCapture) {
+    Cuda dev = cuda_for_training();
+    const auto sum = on_device(0), one = on_device(1);
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    const auto add = [&] { LAUNCH(add_to, 1, n, 0, dev.stream, sum.get(), one.get()); };
+    const auto fails = [&] {
+        add();
+        throw std::logic_error("out of a layer");
+    };
+    const auto waits = [&] {  // which a capture forbids
+        add();
+        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    };
+    const auto expect_not_capturing = [&] {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+        cuda_check(cudaStreamIsCapturing(dev.stream, &status), "cudaStreamIsCapturing");
+        EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+    };
+    float done = 0;
+    for (int round = 0; round < 2; ++round) {
+        replay(dev, {}, add), ++done;
+        if (round == 0)
+            EXPECT_THROW(replay(dev, {}, fails), std::logic_error);
+        else
+            EXPECT_THROW(replay(dev, {}, waits), std::runtime_error);
+        expect_not_capturing();
+        for (int i = 0; i < 3; ++i) replay(dev, {}, add), ++done;  // as it comes, recorded, replayed
+        EXPECT_NE(dev.step->recordings.at({}).graph, nullptr);
+        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+        EXPECT_EQ(values(sum), filled(done));
+        dev.step->recordings.clear();
+    }
+}
+
+// Scratch memory that could not be had is not taken to be there later.
+TEST(CudaDevice, ScratchAfterAnAllocationThatFailed) {
+    Cuda dev;
+    dev.scratch(100);
+    EXPECT_THROW(dev.scratch(int64_t{1} << 58), std::bad_alloc);
+    EXPECT_NE(dev.scratch(50), nullptr);
 }
 
 TEST(CudaGraphs, AScratchThatGrowsDuringACaptureSaysSo) {
