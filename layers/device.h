@@ -87,8 +87,28 @@ private:
     std::vector<Scratch> scratch_ = std::vector<Scratch>(static_cast<size_t>(omp_get_max_threads()));
 };
 
+// A device whose tensors lie in host memory: these two, and what derives from them. What follows is for them alone,
+// so that a device with a memory of its own that lacks an overload does not compile.
+template <class T>
+void is_in_host_memory(const Reference<T>&);
+void is_in_host_memory(const Cpu&);
+template <class Device>
+concept HostDevice = requires(const Device& dev) {
+    is_in_host_memory(dev);
+};
+
+// When a call began, for Timed, and its time when it ends.
+template <HostDevice Device>
+double timing_begin(Device& dev, const char*) {
+    return dev.profile ? seconds_now() : 0;
+}
+template <HostDevice Device>
+void timing_end(Device& dev, double begin, const char* name, double flops, double bytes) {
+    if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
+}
+
 // What a model asks of its device beside the layers.
-template <class T, class Device>
+template <class T, HostDevice Device>
 HostBuffer<T> allocate(Device&, int64_t count) {
     return host_allocate<T>(count);
 }
@@ -100,52 +120,52 @@ void zero(Reference<T>&, T* x, int64_t n) {
 inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
 
 // In double, in order.
-template <class Device, class T>
+template <HostDevice Device, class T>
 double sum(Device&, const T* x, int64_t n) {
     double total = 0;
     for (int64_t i = 0; i < n; ++i) total += static_cast<double>(x[i]);
     return total;
 }
 
-template <class Device, class T>
+template <HostDevice Device, class T>
 std::vector<T> to_host(Device&, const T* x, int64_t n) {
     return {x, x + n};
 }
-template <class Device, class T>
+template <HostDevice Device, class T>
 T to_host(Device&, const T* x) {
     return *x;
 }
 // The same, and zero it.
-template <class Device, class T>
+template <HostDevice Device, class T>
 T take(Device&, T* x) {
     return std::exchange(*x, T{});
 }
-template <class Device, class T>
+template <HostDevice Device, class T>
 void to_host(Device&, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
 }
 
 // Tells a device with a memory of its own which batch comes next.
-template <class Device>
+template <HostDevice Device>
 void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
 
 // Where the layers find a batch of n tokens x and y, that the host has.
-template <class Device>
+template <HostDevice Device>
 std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
     return {x, y};
 }
 
 // What is computed again and again with the same arguments, which `key` stands for: a GPU records it once.
 using ReplayKey = std::array<int64_t, 4>;
-template <class Device, class F>
+template <HostDevice Device, class F>
 void replay(Device&, const ReplayKey&, const F& f) {
     f();
 }
 
 // Where the host finds x (n), and what it wrote there back: `copy` is for devices with a memory of their own.
-template <class Device>
+template <HostDevice Device>
 float* from_device(Device&, float* x, int64_t, std::vector<float>&) {
     return x;
 }
-template <class Device>
+template <HostDevice Device>
 void to_device(Device&, float*, const std::vector<float>&) {}

@@ -23,13 +23,13 @@ inline double clip_scale(double norm, double max_norm) {
 }
 
 // s->loss += scale * sum of losses (n)
-template <class Device, class T>
+template <HostDevice Device, class T>
 void add_loss(Device& dev, StepStatus* s, const T* losses, int64_t n, double scale) {
     s->loss += scale * sum(dev, losses, n);
 }
 
 // s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss
-template <class Device, class T>
+template <HostDevice Device, class T>
 void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const StepLimits& limits) {
     s->squared_norm = global_norm_squared(dev, gradients, n);
     const double norm = std::sqrt(s->squared_norm);
@@ -37,13 +37,13 @@ void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const Ste
     s->apply = s->loss <= limits.loss && norm <= limits.norm;
 }
 
-template <class Device>
+template <HostDevice Device>
 bool may_apply(Device&, const StepStatus* s) {
     return s->apply != 0;
 }
 
 // As the optimizers take it.
-template <class T, class Device>
+template <class T, HostDevice Device>
 T grad_scale(Device&, const StepStatus* s) {
     return static_cast<T>(s->grad_scale);
 }

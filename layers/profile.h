@@ -39,18 +39,8 @@ private:
     bool running_ = false;
 };
 
-// When the call began, and its time when it ends. A device that works on its own has overloads of both, and its own
-// idea of when that is.
-template <class Device>
-double timing_begin(Device& dev, const char*) {
-    return dev.profile ? seconds_now() : 0;
-}
-template <class Device>
-void timing_end(Device& dev, double begin, const char* name, double flops, double bytes) {
-    if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
-}
-
-// Times the scope that it stands in, if the device has a profile.
+// Times the scope that it stands in, if the device has a profile. When a call begins and ends each device says by its
+// timing_begin and timing_end.
 template <class Device>
 class Timed {
 public:

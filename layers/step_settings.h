@@ -39,7 +39,7 @@ struct LayerSettings {
     AdamWStep with_decay, without_decay;
     const AdamWStep& adamw(bool decay) const { return decay ? with_decay : without_decay; }
 };
-template <class Device>
+template <HostDevice Device>
 LayerSettings settings_for(Device&, const StepSettings& s) {
     LayerSettings all{s.limits,
                       s.optimizer.muon.value_or(Muon{}),
@@ -50,7 +50,7 @@ LayerSettings settings_for(Device&, const StepSettings& s) {
     return all;
 }
 
-template <class Device, class T>
+template <HostDevice Device, class T>
 void adamw_update(Device& dev, T* param, const T* grad, T* m, T* v, int64_t n, const AdamWStep& s, T grad_scale) {
     adamw_update(dev, param, grad, m, v, n, s.o, grad_scale, s.step);
 }

@@ -1,0 +1,122 @@
+// What a model asks of its device beside the layers: written once for the devices that live in host memory, and for
+// those alone. Another device that lacks an overload must not compile: its pointers mean nothing to the host.
+#include <gtest/gtest.h>
+
+#include "layers/global_norm_cpu.h"
+#include "layers/layers.h"
+#include "layers/step_settings.h"
+
+namespace {
+
+// It has all that the hooks could look at, but its memory is not the host's.
+struct Elsewhere {
+    using scalar = float;
+    Profile* profile = nullptr;
+};
+struct Derived : Cpu {};
+struct DerivedReference : Reference<double> {};
+
+template <class D>
+using Scalar = typename D::scalar;
+template <class D>
+concept CanAllocate = requires(D& dev) {
+    allocate<float>(dev, 1);
+};
+template <class D>
+concept CanZero = requires(D& dev, Scalar<D>* x) {
+    zero(dev, x, 1);
+};
+template <class D>
+concept CanSum = requires(D& dev, const Scalar<D>* x) {
+    sum(dev, x, 1);
+};
+template <class D>
+concept CanCopyToHost = requires(D& dev, const Scalar<D>* x) {
+    to_host(dev, x, 1);
+};
+template <class D>
+concept CanCopyOneToHost = requires(D& dev, const Scalar<D>* x) {
+    to_host(dev, x);
+};
+template <class D>
+concept CanConvertToHost = requires(D& dev, float* out, const Scalar<D>* x) {
+    to_host(dev, out, x, 1);
+};
+template <class D>
+concept CanTake = requires(D& dev, StepStatus* x) {
+    take(dev, x);
+};
+template <class D>
+concept CanPrefetch = requires(D& dev, const int32_t* x) {
+    prefetch_batch(dev, x, x, 1);
+};
+template <class D>
+concept CanBatch = requires(D& dev, const int32_t* x) {
+    batch_for(dev, x, x, 1);
+};
+template <class D>
+concept CanReplay = requires(D& dev) {
+    replay(dev, ReplayKey{}, [] {});
+};
+template <class D>
+concept CanDownload = requires(D& dev, float* x, std::vector<float>& copy) {
+    from_device(dev, x, 1, copy);
+};
+template <class D>
+concept CanUpload = requires(D& dev, float* x, const std::vector<float>& copy) {
+    to_device(dev, x, copy);
+};
+template <class D>
+concept CanTime = requires(D& dev) {
+    timing_begin(dev, "");
+    timing_end(dev, 0.0, "", 0, 0);
+};
+template <class D>
+concept CanAddLoss = requires(D& dev, StepStatus* s, const Scalar<D>* x) {
+    add_loss(dev, s, x, 1, 1.0);
+};
+template <class D>
+concept CanDecide = requires(D& dev, StepStatus* s, const Scalar<D>* x) {
+    decide(dev, s, x, 1, StepLimits{});
+};
+template <class D>
+concept CanApply = requires(D& dev, const StepStatus* s) {
+    may_apply(dev, s);
+};
+template <class D>
+concept CanScale = requires(D& dev, const StepStatus* s) {
+    grad_scale<float>(dev, s);
+};
+template <class D>
+concept CanSet = requires(D& dev) {
+    settings_for(dev, StepSettings{});
+};
+template <class D>
+concept CanUpdate = requires(D& dev, Scalar<D>* x) {
+    adamw_update(dev, x, x, x, x, 1, AdamWStep{}, Scalar<D>{});
+};
+
+// In the order of the list above.
+template <class D>
+std::vector<bool> hooks() {
+    return {CanAllocate<D>,      CanZero<D>,   CanSum<D>,      CanCopyToHost<D>, CanCopyOneToHost<D>,
+            CanConvertToHost<D>, CanTake<D>,   CanPrefetch<D>, CanBatch<D>,      CanReplay<D>,
+            CanDownload<D>,      CanUpload<D>, CanTime<D>,     CanAddLoss<D>,    CanDecide<D>,
+            CanApply<D>,         CanScale<D>,  CanSet<D>,      CanUpdate<D>};
+}
+
+TEST(Device, HooksAreThereForDevicesInHostMemory) {
+    const std::vector<bool> all(19, true);
+    EXPECT_EQ(hooks<Cpu>(), all);
+    EXPECT_EQ(hooks<Reference<double>>(), all);
+    EXPECT_EQ(hooks<Reference<float>>(), all);
+    EXPECT_EQ(hooks<Derived>(), all);
+    EXPECT_EQ(hooks<DerivedReference>(), all);
+}
+
+TEST(Device, AnotherDeviceThatLacksThemDoesNotCompile) {
+    EXPECT_EQ(hooks<Elsewhere>(), std::vector<bool>(19, false));
+    static_assert(!HostDevice<Elsewhere>);
+}
+
+}  // namespace
