@@ -13,9 +13,17 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. -fopenmp -fno-math-errno -fno-trapping-ma
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
             -Wno-maybe-uninitialized)  # GCC says so itself: instrumented code makes it err
 LDLIBS   := -lpcre2-8 -lz
+# The program and bench are linked with a libgomp of their own, so that they can set how long its threads spin
+# (layers/openmp_spin.h). They use the shared one where there is no libgomp.a, with clang, and under ThreadSanitizer,
+# which needs another OpenMP in its place.
+COMMA    := ,
+LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(findstring clang,$(shell $(CXX) --version)),,\
+            $(wildcard $(shell $(CXX) -print-file-name=libgomp.a)))
+OPENMP   := $(LIBGOMP) $(if $(LIBGOMP),-Wl$(COMMA)--as-needed)
 Q        := $(if $(V),,@)
 
 IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
+PROGRAM  := $(patsubst %.cpp,$(B)/%.o,$(wildcard program/*.cpp))
 LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 LONGEST  := $(patsubst %,$(B)/test/cuda_%_test,model layernorm attention)  # first, so that all cores end together
@@ -119,12 +127,17 @@ $(B)/%.o: %.cpp
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
 	$(Q)$(CXX) $(FLAGS) $(OPT) -march=$(ARCH) -c $< -o $@
 
+# What --version calls this version; a commit makes it anew.
+$(B)/program/version.o: $(wildcard .git/logs/HEAD)
+$(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
+
 # The start-up check must itself run on any CPU.
 ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
 $(B)/layers/cpu_check.o: override ARCH := x86-64
 endif
 
-$(B)/train_gpt2: $(B)/program/commands.o $(B)/train_gpt2_cpu.o
+$(B)/train_gpt2: $(PROGRAM) $(B)/train_gpt2_cpu.o
+$(B)/train_gpt2: LDLIBS := $(OPENMP) $(LDLIBS)
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
@@ -132,7 +145,7 @@ $(B)/callgrind_step: $(B)/dev/callgrind_step.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
-	$(Q)$(CXX) $(FLAGS) $^ -o $@
+	$(Q)$(CXX) $(FLAGS) $^ $(OPENMP) -Wl,--wrap=GOMP_parallel -o $@
 
 # The same small GPT with its norm before, after and nowhere.
 $(B)/norm_experiment: $(B)/dev/norm_experiment/experiment.o $(LAYERS)
@@ -167,16 +180,16 @@ ifneq ($(filter train_gpt2cu,$(MAKECMDGOALS)),)
 $(if $(TOOLKIT),,$(error make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 \
     (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU))
 endif
-$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(B)/program/commands.o $(IO) $(LAYERS)
+$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(PROGRAM) $(IO) $(LAYERS)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d -Werror all-warnings -diag-suppress 1675 $(if $(USE_CUDNN),-DUSE_CUDNN $(CUDNN)) \
-	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
+	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
-$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(B)/program/commands.o $(EMULATOR) $(IO) $(LAYERS)
-	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(PROGRAM) $(EMULATOR) $(IO) $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ $(OPENMP) $(LDLIBS) -o $@
 
 # CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.
 NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nvcc)))

@@ -23,6 +23,7 @@
 #include "io/options.h"
 #include "io/run_directory.h"
 #include "io/tokenizer.h"
+#include "layers/openmp_spin.h"
 #include "program/outliers.h"
 #include "program/profile_table.h"
 #include "program/progress.h"
@@ -31,6 +32,7 @@
 #include "program/sampler.h"
 #include "program/schedule.h"
 #include "program/stop_signals.h"
+#include "program/version.h"
 
 namespace {
 
@@ -407,6 +409,7 @@ int refuse(const InputError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    limit_spinning();
     occupy_standard_streams();
     explain_bus_errors(program_name());
     try {
@@ -415,6 +418,8 @@ int main(int argc, char** argv) {
             status = run(parse_options(argc, argv, on_gpu()));
         } catch (const HelpRequest& help) {
             std::fputs(help.text.c_str(), stdout);
+        } catch (const VersionRequest&) {
+            std::fputs(version_text().c_str(), stdout);
         }
         if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
         throw InputError(

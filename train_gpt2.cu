@@ -114,4 +114,18 @@ double peak_bytes() {
     return measured_copy(dev, std::min(16 * peak_size * peak_size, free_memory() / 4));  // beside a model
 }
 
+std::string device_features() {
+#ifdef __CUDACC__
+    const std::string cuda =
+        "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+#else
+    const std::string cuda = "CUDA emulated on the CPU";
+#endif
+#ifdef USE_CUDNN
+    return "NVIDIA GPU; " + cuda + ", cuDNN; parameters in fp32 and bf16";
+#else
+    return "NVIDIA GPU; " + cuda + "; parameters in fp32 and bf16";
+#endif
+}
+
 std::string device_name() { return chip(); }

@@ -38,4 +38,10 @@ double peak_bytes() { return measure_copy_bandwidth(); }
 
 bool on_gpu() { return false; }
 
+std::string device_features() {
+    const bool amx = gemm::chosen(Products::fp32, 1024, 1024) == Products::split;
+    return "CPU; matmuls in fp32 (" + std::string(amx ? "AMX" : "FMA") + ")" +
+           (gemm::has_bf16 ? " and bf16" : ", bf16 not built in");
+}
+
 std::string device_name() { return std::to_string(omp_get_max_threads()) + " threads"; }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dev/bench_rows.h"
+#include "layers/openmp_spin.h"
 
 namespace {
 
@@ -87,6 +88,7 @@ struct Output {
 }  // namespace
 
 int main(int argc, char** argv) {
+    limit_spinning();               // as the program does
     std::signal(SIGPIPE, SIG_IGN);  // a PyTorch process that ended is an error that says so
     const std::optional<Options> options = parse(argc, argv);
     if (!options) {

@@ -1,6 +1,4 @@
 // How a step scales with threads: measured on one and on all, and reckoned for more cores than there are.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -15,12 +13,12 @@ struct Regions {
 
 }  // namespace
 
-// Every parallel region starts here: g++ calls this name, and the linker takes ours before libgomp's.
-extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
-    using Start = void (*)(void (*)(void*), void*, unsigned, unsigned);
-    static const Start start = reinterpret_cast<Start>(dlsym(RTLD_NEXT, "GOMP_parallel"));
+// Every parallel region starts with a call of GOMP_parallel; the linker (--wrap) puts __wrap_GOMP_parallel in its
+// place.
+extern "C" void __real_GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+extern "C" void __wrap_GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
     const double began = seconds_now();
-    start(body, data, threads, flags);
+    __real_GOMP_parallel(body, data, threads, flags);
     regions.seconds += seconds_now() - began;
     ++regions.count;
 }

@@ -153,6 +153,7 @@ void add_rows(CLI::App& app, unsigned command, bool on_gpu, Options& options, st
     app.formatter(std::make_shared<Formatter>());
     app.get_formatter()->column_width(28);
     app.set_help_flag("-h,--help")->group("");
+    app.set_version_flag("--version")->group("");
     app.allow_extras();
     for (const Group& group : groups) {
         if (!(group.commands & command)) continue;
@@ -201,37 +202,44 @@ std::string help_of_all(bool on_gpu) {
     std::string text =
         program_name(on_gpu) + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") + ", from text to samples.\n";
     for (const Command& command : commands) text += "\n" + help_of(command, on_gpu);
-    return text;
+    return text + "\n" + program_name(on_gpu) + " --version says what built it and what is built in.\n";
 }
 
+// How many characters have to be inserted, left out, replaced or swapped with their neighbour to make b of a (the
+// optimal string alignment distance).
 int64_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<int64_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), 0);
-    for (size_t i = 1; i <= a.size(); ++i) {
-        int64_t diagonal = row[0]++;
-        for (size_t j = 1; j <= b.size(); ++j) {
-            const int64_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    std::vector<std::vector<int64_t>> d(a.size() + 1, std::vector<int64_t>(b.size() + 1));  // of their beginnings
+    for (size_t i = 0; i <= a.size(); ++i)
+        for (size_t j = 0; j <= b.size(); ++j) {
+            if (i == 0 || j == 0) {
+                d[i][j] = static_cast<int64_t>(i + j);
+                continue;
+            }
+            d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
         }
-    }
-    return row.back();
+    return d[a.size()][b.size()];
 }
 
 [[noreturn]] void unknown_argument(const Command& command, bool on_gpu, const std::vector<std::string>& arguments) {
     const auto dashed = std::ranges::find_if(arguments, [](const std::string& a) { return a.starts_with('-'); });
     if (dashed == arguments.end())
         bad_option(arguments[0], "after the options", "nothing there", "put a glob or a text with spaces into quotes");
-    std::string name = dashed->substr(0, dashed->find('=')), nearest;
+    std::string name = dashed->substr(0, dashed->find('='));
     std::ranges::replace(name, '_', '-');
-    int64_t distance = 3;
-    each_row(command.bit, on_gpu, [&](const Row& row) {
-        const int64_t d = edit_distance(name, label(row));
-        if (d < distance) distance = d, nearest = label(row);
-    });
+    std::vector<std::string> candidates = {"--help", "--version"}, nearest;
+    each_row(command.bit, on_gpu, [&](const Row& row) { candidates.push_back(label(row)); });
+    const auto letters = static_cast<int64_t>(name.size() - std::min(name.find_first_not_of('-'), name.size()));
+    int64_t distance = letters < 2 ? 0 : std::clamp<int64_t>(letters / 3, 1, 2);  // of a short name all are near
+    for (const std::string& candidate : candidates) {
+        const int64_t d = edit_distance(name, candidate);
+        if (d < distance) nearest.clear();
+        if (d <= distance) distance = d, nearest.push_back(candidate);
+    }
     bad_option(dashed->substr(0, dashed->find('=')), "an unknown name", "an option of " + std::string(command.name),
                nearest.empty() ? program_name(on_gpu) + " " + std::string(command.name) + " --help lists them"
-                               : "did you mean " + nearest + "?");
+                               : "did you mean " + one_of(nearest, ", ", " or ") + "?");
 }
 
 }  // namespace
@@ -377,6 +385,8 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
         app.parse(words);
     } catch (const CLI::CallForHelp&) {
         throw HelpRequest{help_of(*command, on_gpu)};
+    } catch (const CLI::CallForVersion&) {
+        throw VersionRequest{};
     } catch (const CLI::ParseError& error) {
         throw InputError(std::string(error.what()) + "; see " + program_name(on_gpu) + " " + command->name + " --help");
     }

@@ -72,9 +72,12 @@ struct HelpRequest {
     std::string text;
 };
 
+// What --version asks for: main prints it and exits with 0.
+struct VersionRequest {};
+
 // As help and messages have it.
 std::string program_name(bool on_gpu);
 
-// Of train_gpt2, or with on_gpu of train_gpt2cu. Throws InputError ("--batch: found -3, expected 1 … 65536; …") and
-// HelpRequest.
+// Of train_gpt2, or with on_gpu of train_gpt2cu. Throws InputError ("--batch: found -3, expected 1 … 65536; …")
+// HelpRequest and VersionRequest.
 Options parse_options(int argc, const char* const* argv, bool on_gpu = false);

@@ -25,5 +25,8 @@ double peak_bytes();
 bool on_gpu();
 inline std::string program_name() { return program_name(on_gpu()); }
 
+// What kind it is and what this program can do with it, for --version.
+std::string device_features();
+
 // "2 threads"
 std::string device_name();

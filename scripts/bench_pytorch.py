@@ -42,9 +42,8 @@ def avx512_for_mkl():
 
 def restart_at_its_best():
     """With tcmalloc: glibc's malloc returns large blocks to the kernel, and page faults cost PyTorch up to half of its
-    speed. With all of MKL. And its threads wait as long as PyTorch's users have them wait, not as long as ours."""
+    speed. With all of MKL."""
     tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
-    os.environ.pop("GOMP_SPINCOUNT", None)
     if "PYTORCH_AT_ITS_BEST" not in os.environ:
         mkl = avx512_for_mkl() if os.environ.get("MKL_AS_IT_IS") is None else None
         os.environ |= {"PYTORCH_AT_ITS_BEST": "1", "LD_PRELOAD": ":".join(filter(None, [tcmalloc, mkl]))}

@@ -13,8 +13,7 @@ grep -qs 'avx2.*fma\|fma.*avx2' /proc/cpuinfo || skip "this CPU cannot run the x
 command -v valgrind >/dev/null || { echo 'callgrind.sh: needs valgrind: scripts/setup.sh ci' >&2; exit 1; }
 
 make --no-print-directory ARCH=x86-64-v3 SANITIZE= "$program"
-# GOMP_SPINCOUNT set: the program would start itself anew to set it.
-log=$(GOMP_SPINCOUNT=0 OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+log=$(OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
     --toggle-collect='counted_step*' "$program" 2>&1) || { echo "$log" >&2; exit 1; }
 count=$(sed -n 's/.*Collected *: *\([0-9]*\).*/\1/p' <<<"$log")
 [ -n "$count" ] || { echo "callgrind.sh: no count in:" "$log" >&2; exit 1; }

@@ -96,8 +96,22 @@ TEST(Options, BadValuesNameOptionFoundAndExpected) {
     EXPECT_TRUE(contains(error_of({"generate", "--top-k", "-1"}), "found -1"));
 }
 
+TEST(Options, VersionIsAskedOfAnyCommand) {
+    EXPECT_THROW(parse({"--version"}), VersionRequest);
+    EXPECT_THROW(parse({"generate", "--version"}), VersionRequest);
+    EXPECT_THROW(parse({"convert", "--version"}), VersionRequest);
+    EXPECT_TRUE(contains(help_of({"--help"}), "--version"));
+}
+
 TEST(Options, UnknownNamesFailAndTheNearestIsOffered) {
     EXPECT_TRUE(contains(error_of({"--bach", "4"}), "did you mean --batch?"));
+    EXPECT_TRUE(contains(error_of({"--hlep"}), "did you mean --help?"));
+    EXPECT_TRUE(contains(help_of({"-help"}), "--data")) << "-h and more";
+    EXPECT_TRUE(contains(error_of({"--verison"}), "did you mean --version?"));
+    EXPECT_TRUE(contains(error_of({"eval", "--form", "out"}), "did you mean --from?"));
+    EXPECT_TRUE(contains(error_of({"--beta3", "0.9"}), "did you mean --beta1 or --beta2?"));
+    EXPECT_TRUE(contains(error_of({"-v"}), "--help lists them"));
+    EXPECT_TRUE(contains(error_of({"--"}), "--help lists them"));
     EXPECT_TRUE(contains(error_of({"--total_batch=4"}), "--total_batch: found an unknown name"));
     EXPECT_TRUE(contains(error_of({"--wandb"}), "train --help lists them"));
     EXPECT_TRUE(contains(error_of({"generate", "--batch", "4"}), "an option of generate"));
