@@ -92,9 +92,10 @@ public:
         model->upload();
         open_logs();
         directory.keep();
-        schedule = {options.schedule, options.lr, options.final_lr_frac, options.warmup, options.steps};
+        schedule = schedule_of(options);
         muon_schedule = schedule;
         muon_schedule.lr = options.muon_lr;
+        if (!checkpoint.empty()) change_of_schedule = schedule_change(saved_options(), options, state.step);
         state.options = options.to_json();
     }
 
@@ -105,6 +106,7 @@ public:
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
             return 0;
         }
+        if (!change_of_schedule.empty()) complain(change_of_schedule);
         stop_signals::catch_stop(program_name());
         progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
                          [this] { return peak_flops(options); });
@@ -259,14 +261,22 @@ private:
         const auto begun = checkpoint.empty() ? directory.read_options() : std::nullopt;
         if (checkpoint.empty() && !begun)
             throw InputError(options.out +
-                             ": no checkpoint to resume from; leave out --resume, or name the run's "
-                             "directory with --out");
+                             ": no checkpoint to resume from; leave out --resume to begin a run there, or name the "
+                             "directory of an earlier one with --out");
         if (!checkpoint.empty()) {
             mend_latest(checkpoint);
             state = read_trainer_state(checkpoint);
         }
         outliers = {state.losses, state.norms};
         options.fill_from_json(begun ? *begun : state.options);
+    }
+
+    // Those that the checkpoint was made with.
+    Options saved_options() const {
+        Options before;
+        before.command = options.command, before.on_gpu = options.on_gpu;
+        before.fill_from_json(state.options);
+        return before;
     }
 
     // A run that goes on with other data is no longer the one that it was. Changed text has been told of.
@@ -377,6 +387,7 @@ private:
     LogHistory history;
     std::optional<SampleLog> samples;
     Schedule schedule, muon_schedule;
+    std::string change_of_schedule;  // at --resume, to be told
     std::optional<Progress> progress;
     Outliers outliers;
     double started = 0;         // the clock when training began, had it never been interrupted

@@ -64,7 +64,7 @@ RunDirectory::RunDirectory(const std::string& path, bool resume) : path_(path), 
     if (resume) {
         if (!directory)
             bad_input(path_, "output directory", there ? "something else of this name" : "nothing", "that of a run",
-                      "leave out --resume, or name the run's directory with --out");
+                      "leave out --resume to begin a run there, or name the directory of an earlier one with --out");
         lock();
         return;
     }

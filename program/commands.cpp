@@ -10,12 +10,29 @@
 #include "program/evaluation.h"
 #include "io/checkpoint.h"
 #include "io/error.h"
+#include "io/file.h"
 #include "io/text_cache.h"
 #include "io/text_file.h"
 #include "io/tokenizer.h"
+#include "program/run_messages.h"
 #include "program/sampler.h"
 
 namespace {
+
+// Where --from names no model, as before the first training run: how to come by one.
+void check_from(const std::string& from) {
+    std::error_code error;
+    const std::string remedy = "train a model first (" + program_name() + " --data FILE --out " + shell_word(from) +
+                               "), or name one with --from";
+    if (!std::filesystem::exists(from, error) && !error)
+        throw InputError(from + ": found No such file or directory, expected a trained model; " + remedy);
+    const bool run = std::filesystem::exists(from + "/options.json", error);  // and before its first checkpoint
+    if (run && !path_exists(from + "/config.json") && !find_latest_checkpoint(from))
+        throw InputError(from +
+                         ": this run has saved no checkpoint yet; wait until it does (--save-every), go on with "
+                         "it (" +
+                         program_name() + " --resume --out " + shell_word(from) + "), or name a model with --from");
+}
 
 // A model to look at, not to train, and its tokenizer.
 struct Loaded {
@@ -23,6 +40,7 @@ struct Loaded {
     std::shared_ptr<const Tokenizer> tokenizer;
 };
 Loaded load(const Options& options, int64_t B, int64_t seq) {
+    check_from(options.from);
     const std::string path = find_model(options.from);
     const GPT2Config config = read_model_config(path);
     const auto tokenizer = options.tokenizer.empty() ? read_model_tokenizer(path) : load_tokenizer(options.tokenizer);

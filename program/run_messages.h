@@ -1,13 +1,16 @@
 // What a training run says of itself, beside its progress.
 #pragma once
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "program/device_model.h"
 #include "layers/step_status.h"
 #include "program/outliers.h"
+#include "program/schedule.h"
 
 inline void print_run(const Options& options, const Model& model, int64_t train_tokens, int64_t val_tokens,
                       int64_t step, const std::string& checkpoint) {
@@ -21,6 +24,27 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
                 device_name().c_str());
     if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
     if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: beginning again\n");
+}
+
+inline Schedule schedule_of(const Options& o) { return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps}; }
+
+// How the options of a resumed run change the learning rate after `step`, or "" where the rates up to there are those
+// of an unbroken run with these options. Each other length of training has another cosine.
+inline std::string schedule_change(const Options& before, const Options& now, int64_t step) {
+    const Schedule old_schedule = schedule_of(before), new_schedule = schedule_of(now);
+    if (step == 0 || old_schedule.at(step) == new_schedule.at(step)) return "";
+    const auto old_options = before.list();
+    std::string changed;
+    for (const auto& [name, value] : now.list())
+        for (const char* of_schedule : {"steps", "schedule", "warmup", "lr", "final-lr-frac"})
+            if (const std::pair<std::string, std::string> option{name, value};
+                name == of_schedule && !std::ranges::count(old_options, option))
+                changed += (changed.empty() ? "--" : ", --") + name + " " + value;
+    char rates[128];
+    std::snprintf(rates, sizeof rates, "from %g at step %" PRId64 " to %g at step %" PRId64, old_schedule.at(step),
+                  step, new_schedule.at(step + 1), step + 1);
+    return changed + ": changes the " + now.schedule + " schedule of the run that it resumes: the learning rate goes " +
+           rates + "; the result is not that of an unbroken run with these options";
 }
 
 inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {

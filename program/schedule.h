@@ -13,12 +13,13 @@ struct Schedule {
     double final_lr_frac = 0;
     int64_t warmup = 0, steps = 0;
 
-    // Of update `step`, 1 … steps: linear warm-up to lr, then down to lr * final_lr_frac at the last step. wsd
-    // (warm-up, stable, decay: Hägele et al. 2024) stays at lr until the last fifth and falls with 1 - sqrt.
+    // Of update `step`, 1 … steps: linear warm-up to lr, then down to lr * final_lr_frac at the last step, unless
+    // warm-up lasts until then. wsd (warm-up, stable, decay: Hägele et al. 2024) stays at lr until the last fifth and
+    // falls with 1 - sqrt.
     double at(int64_t step) const {
         if (step < warmup) return lr * static_cast<double>(step) / static_cast<double>(warmup);
         const double progress =
-            steps > warmup ? static_cast<double>(step - warmup) / static_cast<double>(steps - warmup) : 1.0;
+            step > warmup ? static_cast<double>(step - warmup) / static_cast<double>(steps - warmup) : 0.0;
         double weight = 1;  // 1 at the top, 0 at the end
         if (name == "cosine") weight = 0.5 * (1 + std::cos(std::numbers::pi * progress));
         if (name == "linear") weight = 1 - progress;

@@ -78,6 +78,21 @@ TEST_F(Refusals, Data) {
     }
 }
 
+// Before the first training run, of a misspelt path, and of a run that has only begun.
+TEST_F(Refusals, WithoutATrainedModelTheySayHowToComeByOne) {
+    const std::string trains = "train a model first (" + program_name() + " --data FILE --out ";
+    for (const std::string& path : {at("none"), at("none.bin"), at("no/such")}) {
+        expect_refused({"generate", "--from", path}, {path + ": ", trains, path, "--from"});
+        expect_refused({"eval", "--from", path, "--data", text}, {path + ": ", trains, path, "--from"});
+        expect_refused({"train", "--resume", "--out", path}, {path + ": ", "leave out --resume to begin a run there"});
+    }
+    std::filesystem::create_directory(at("begun"));
+    write_bytes(at("begun/options.json"), "{}");
+    const Parts parts = {at("begun") + ": this run has saved no checkpoint yet", "--resume --out", "--from"};
+    expect_refused({"generate", "--from", at("begun")}, parts);
+    expect_refused({"eval", "--from", at("begun"), "--data", text}, parts);
+}
+
 TEST_F(Refusals, ModelFiles) {
     refuse_model(at("missing"), {"missing", "No such file"});
     refuse_model(at("missing.bin"), {"missing.bin", "No such file"});

@@ -196,6 +196,42 @@ TEST_F(Train, ResumeGoesFurtherWithMoreSteps) {
     EXPECT_TRUE(snapshot() == before);
 }
 
+TEST_F(Train, ResumeGoesFurtherBitForBitBeforeWsdDecays) {
+    const Args wsd = {{"schedule", "wsd"}, {"warmup", "1"}, {"save-every", "4"}, {"keep", "0"}};
+    train("whole", with(wsd, {{"steps", "9"}}));
+    train("stopped", with(wsd, {{"steps", "6"}}));
+    rewind("stopped", "resumed", "step_000004");  // of six steps the last alone decays
+    expect_done({"train", "--resume", "--out", at("resumed"), "--steps", "9"});
+    expect_same_run("whole", "resumed");
+}
+
+TEST_F(Train, ResumeSaysHowALongerScheduleStretches) {
+    const std::string unbroken = "the result is not that of an unbroken run with these options\n";
+    const auto resumed = [&](const Args& more) {
+        Args args = more;
+        args.insert({{"resume", ""}, {"out", at("run")}});
+        const Result result = run(words("train", args));
+        EXPECT_EQ(result.status, 0) << result.err;
+        return result.err;
+    };
+    train("run", {{"schedule", "linear"}, {"lr", "0.01"}, {"warmup", "0"}});
+    EXPECT_EQ(resumed({{"steps", "4"}}), "") << "all are done";
+    EXPECT_EQ(resumed({{"steps", "12"}}),
+              program_name() +
+                  ": --steps 12: changes the linear schedule of the run that it resumes: the learning rate "
+                  "goes from 0.001 at step 6 to 0.00475 at step 7; " +
+                  unbroken);
+    EXPECT_DOUBLE_EQ(log_of("run", "train").back().lr, 0.001);
+    EXPECT_EQ(log_of("run", "train").size(), 12u);
+    EXPECT_DOUBLE_EQ(log_of("run", "train")[6].lr, 0.00475);
+    EXPECT_EQ(resumed({{"steps", "13"}, {"lr", "0.02"}, {"schedule", "constant"}}),
+              program_name() +
+                  ": --steps 13, --lr 0.02, --schedule constant: changes the constant schedule of the run "
+                  "that it resumes: the learning rate goes from 0.001 at step 12 to 0.02 at step 13; " +
+                  unbroken);
+    EXPECT_EQ(resumed({{"steps", "14"}}), "") << "constant";
+}
+
 TEST_F(Train, AccumulatedIsAsTheLargeBatch) {
     const Args large = {{"batch", "8"}, {"total-batch", "128"}, {"steps", "10"}};
     train("8", large);

@@ -68,6 +68,14 @@ TEST(Schedules, RiseToTheTopAtTheEndOfWarmUp) {
     }
 }
 
+TEST(Schedules, ReachTheTopWhereWarmUpLastsToTheLastStep) {
+    for (const char* name : {"cosine", "linear", "constant", "wsd"})
+        for (const int64_t steps : {1, 2, 10}) {
+            EXPECT_EQ(schedule(name, steps, steps).at(steps), 2) << name << ", " << steps;
+            EXPECT_EQ(schedule(name, steps, steps).at(1), 2.0 / static_cast<double>(steps)) << name << ", " << steps;
+        }
+}
+
 TEST(Schedules, EndAtTheirFraction) {
     for (const char* name : {"cosine", "linear", "wsd"}) {
         EXPECT_NEAR(schedule(name).at(110), 0.2, 1e-15) << name;
