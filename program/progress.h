@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "program/terminal.h"
+
 class Progress {
 public:
     // flops_per_token and peak(), FLOP/s, give the share of what the machine could do. It is measured again when it
@@ -33,9 +35,15 @@ public:
         since_ = 0;
         const double speed = tokens_ / smooth_seconds_, flops = speed * flops_;
         if (flops > peak_) peak_ = std::max(flops, measure_peak_());
-        std::printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left%s",
-                    live_ ? "\r\033[K" : "", step, steps_, smooth_loss_, speed, 100 * flops / peak_,
-                    duration(static_cast<double>(steps_ - step) * smooth_seconds_).c_str(), live_ ? "" : "\n");
+        char line[256];
+        std::snprintf(line, sizeof line,
+                      "step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  %.0f %% of peak  %s left", step, steps_,
+                      smooth_loss_, speed, 100 * flops / peak_,
+                      duration(static_cast<double>(steps_ - step) * smooth_seconds_).c_str());
+        if (live_)
+            std::printf("\r\033[K%s", cut_to_row(line, terminal_columns()).c_str());
+        else
+            std::printf("%s\n", line);
         std::fflush(stdout);
         on_line_ = live_;
     }
