@@ -6,8 +6,6 @@
 #include <iostream>
 #include <memory>
 
-#include <omp.h>
-
 #include "program/batches.h"
 #include "program/commands.h"
 #include "program/device_model.h"
@@ -32,6 +30,7 @@
 #include "program/sampler.h"
 #include "program/schedule.h"
 #include "program/stop_signals.h"
+#include "program/threads.h"
 #include "program/version.h"
 
 namespace {
@@ -399,7 +398,7 @@ private:
 
 // Returns the exit status.
 int run(const Options& options) {
-    if (options.threads > 0) omp_set_num_threads(static_cast<int>(options.threads));
+    choose_threads(options.threads);
     if (options.command == "train") return Training(options).run();
     if (options.command == "generate") run_generate(options);
     if (options.command == "eval") run_eval(options);

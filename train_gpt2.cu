@@ -128,4 +128,4 @@ std::string device_features() {
 #endif
 }
 
-std::string device_name() { return chip(); }
+std::string device_name(const Options&) { return chip(); }

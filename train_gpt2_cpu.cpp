@@ -6,6 +6,7 @@
 #include "io/error.h"
 #include "layers/peak_cpu.h"
 #include "program/memory_plan.h"
+#include "program/threads.h"
 
 namespace {
 
@@ -44,4 +45,4 @@ std::string device_features() {
            (gemm::has_bf16 ? " and bf16" : ", bf16 not built in");
 }
 
-std::string device_name() { return std::to_string(omp_get_max_threads()) + " threads"; }
+std::string device_name(const Options& options) { return threads_text(options.threads); }

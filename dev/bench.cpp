@@ -9,6 +9,7 @@
 
 #include "dev/bench_rows.h"
 #include "layers/openmp_spin.h"
+#include "program/threads.h"
 
 namespace {
 

@@ -1,4 +1,5 @@
-// How much memory the control groups (cgroups, of containers and batch systems) around this process leave it.
+// How much memory and processor time the control groups (cgroups, of containers and batch systems) around this process
+// leave it.
 #pragma once
 
 #include <algorithm>
@@ -26,23 +27,52 @@ inline int64_t control_group_leaves(const std::string& directory, bool version2)
     return limit - std::max<int64_t>(used - cached, 0);
 }
 
-// The least of its own group's and of those around that. Inside a container its path may mean nothing below `mount`,
-// where then the root is its own.
-inline int64_t control_group_memory(const std::string& membership = "/proc/self/cgroup",
-                                    const std::string& mount = "/sys/fs/cgroup") {
-    int64_t least = std::numeric_limits<int64_t>::max();
+// How many processors the group's quota is worth: time it may run in each period, over the period. Infinity where it
+// has none.
+inline double control_group_quota(const std::string& directory, bool version2) {
+    double quota = -1, period = -1;  // where the quota is "max", it cannot be read as a number
+    if (version2) {
+        std::ifstream(directory + "/cpu.max") >> quota >> period;
+    } else {
+        std::ifstream(directory + "/cpu.cfs_quota_us") >> quota;
+        std::ifstream(directory + "/cpu.cfs_period_us") >> period;
+    }
+    return quota > 0 && period > 0 ? quota / period : std::numeric_limits<double>::infinity();
+}
+
+// The least of `unlimited` and of limit(directory, version2) for its own group and those around that. Inside a
+// container its path may mean nothing below `mount`, where then the root is its own.
+template <class Number, class Limit>
+Number least_of_control_groups(const std::string& controller, const std::string& membership, const std::string& mount,
+                               Number unlimited, const Limit& limit) {
+    Number least = unlimited;
     std::ifstream file(membership);
     for (std::string line; std::getline(file, line);) {  // "0::/path", or of version 1 "9:cpu,memory:/path"
         const size_t first = line.find(':'), second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         const bool version2 = controllers.empty();
-        if (!version2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+        if (!version2 && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
         for (std::string group = line.substr(second + 1);; group.erase(group.rfind('/'))) {
             if (group == "/") group.clear();
-            least = std::min(least, control_group_leaves(mount + (version2 ? "" : "/memory") + group, version2));
+            least = std::min(least, limit(mount + (version2 ? "" : "/" + controller) + group, version2));
             if (group.find('/') == std::string::npos) break;
         }
     }
     return least;
+}
+
+// Bytes that this process can still get; the most that there is without a limit.
+inline int64_t control_group_memory(const std::string& membership = "/proc/self/cgroup",
+                                    const std::string& mount = "/sys/fs/cgroup") {
+    return least_of_control_groups("memory", membership, mount, std::numeric_limits<int64_t>::max(),
+                                   control_group_leaves);
+}
+
+// How many processors' time this process may take; infinity without a quota. Containers' --cpus sets one: the process
+// still sees all of the machine's cores, but as soon as the quota is spent all of its threads stand still.
+inline double control_group_processors(const std::string& membership = "/proc/self/cgroup",
+                                       const std::string& mount = "/sys/fs/cgroup") {
+    return least_of_control_groups("cpu", membership, mount, std::numeric_limits<double>::infinity(),
+                                   control_group_quota);
 }

@@ -28,5 +28,5 @@ inline std::string program_name() { return program_name(on_gpu()); }
 // What kind it is and what this program can do with it, for --version.
 std::string device_features();
 
-// "2 threads"
-std::string device_name();
+// "2 threads", or the GPU's name
+std::string device_name(const Options& options);

@@ -21,7 +21,7 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
     std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n", options.data.c_str(),
                 train_tokens, val_tokens);
     std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
-                device_name().c_str());
+                device_name(options).c_str());
     if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
     if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: beginning again\n");
 }

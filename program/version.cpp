@@ -1,10 +1,9 @@
 #include "program/version.h"
 
-#include <omp.h>
-
 #include "layers/openmp_spin.h"
 #include "layers/simd.h"
 #include "program/device_model.h"
+#include "program/threads.h"
 
 namespace {
 
@@ -42,7 +41,9 @@ std::string version_text() {
     text +=
         "built by " + compiler() + " for " + instructions() + ", vectors of " + std::to_string(simd::W) + " floats\n";
     text += "device: " + device_features() + "\n";
-    text += std::to_string(omp_get_max_threads()) + " threads";
-    if (const auto count = spin_count()) text += ", which spin " + std::to_string(count) + " times before they sleep";
+    choose_threads(0);
+    text += threads_text(0);
+    if (const auto count = spin_count())
+        text += "; at a barrier each spins " + std::to_string(count) + " times before it sleeps";
     return text + "\n";
 }

@@ -1,7 +1,9 @@
-// The memory plan knows the limit of the control group that the program runs in, however deep.
+// The memory plan knows the limit of the control group that the program runs in, however deep; so does the number of
+// threads.
 #include "program/control_group.h"
 
 #include "dev/test/test_directory.h"
+#include "program/threads.h"
 
 namespace fs = std::filesystem;
 
@@ -23,7 +25,22 @@ protected:
         write_bytes(at("cgroup"), membership);
         return control_group_memory(at("cgroup"), at("mount"));
     }
+    void cpu_max(const std::string& name, const std::string& text) const {
+        std::filesystem::create_directories(at("mount" + name));
+        write_bytes(at("mount" + name) + "/cpu.max", text);
+    }
+    void cfs(const std::string& name, const std::string& quota, const std::string& period) const {
+        std::filesystem::create_directories(at("mount" + name));
+        write_bytes(at("mount" + name) + "/cpu.cfs_quota_us", quota);
+        write_bytes(at("mount" + name) + "/cpu.cfs_period_us", period);
+    }
+    double processors(const std::string& membership) const {
+        write_bytes(at("cgroup"), membership);
+        return control_group_processors(at("cgroup"), at("mount"));
+    }
 };
+
+constexpr double no_quota = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -51,4 +68,45 @@ TEST_F(ControlGroup, NoneIsNoLimit) {
     EXPECT_EQ(memory(""), none);
     EXPECT_EQ(memory("nonsense\n0::relative"), none);
     EXPECT_EQ(control_group_memory(at("absent"), at("absent")), none);
+}
+
+TEST_F(ControlGroup, TheTightestCpuQuotaOfAllAroundItCounts) {
+    EXPECT_EQ(processors("0::/slice/job\n"), no_quota);
+    cpu_max("/slice", "200000 100000\n");
+    cpu_max("/slice/job", "max 100000\n");
+    EXPECT_EQ(processors("0::/slice/job\n"), 2);
+    cpu_max("/slice/job", "50000 100000\n");
+    EXPECT_EQ(processors("0::/slice/job\n"), 0.5);
+    EXPECT_EQ(processors("0::/\n"), no_quota);
+    cpu_max("", "37500 25000\n");
+    EXPECT_EQ(processors("0::/a/path/of/the/host\n"), 1.5) << "in a container whose root is mounted";
+    cpu_max("", "0 0\n");
+    EXPECT_EQ(processors("0::/\n"), no_quota) << "nonsense";
+}
+
+TEST_F(ControlGroup, CpuQuotaOfVersion1Too) {
+    const std::string membership = "9:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n3:cpuset:/\n0::/\n";
+    cfs("/cpu/docker/abc", "-1\n", "100000\n");
+    EXPECT_EQ(processors(membership), no_quota);
+    cfs("/cpu/docker/abc", "100000\n", "100000\n");
+    EXPECT_EQ(processors(membership), 1);
+    cfs("/cpu", "50000\n", "100000\n");
+    EXPECT_EQ(processors(membership), 0.5);
+    EXPECT_EQ(processors("3:cpuset:/docker/abc\n"), no_quota);
+}
+
+TEST_F(ControlGroup, TheQuotaDecidesWhereNothingElseDoes) {
+    EXPECT_EQ(deciding_quota(0, nullptr, 8, 0.5), 0.5);
+    EXPECT_EQ(deciding_quota(0, nullptr, 8, 7.5), 7.5);
+    EXPECT_EQ(deciding_quota(0, nullptr, 8, 8), no_quota) << "no more cores than that";
+    EXPECT_EQ(deciding_quota(0, nullptr, 1, 1.5), no_quota) << "by affinity";
+    EXPECT_EQ(deciding_quota(0, nullptr, 8, no_quota), no_quota);
+    EXPECT_EQ(deciding_quota(4, nullptr, 8, 0.5), no_quota) << "--threads 4";
+    EXPECT_EQ(deciding_quota(0, "8", 8, 0.5), no_quota) << "OMP_NUM_THREADS=8";
+    EXPECT_EQ(threads_for(0.5), 1);
+    EXPECT_EQ(threads_for(1), 1);
+    EXPECT_EQ(threads_for(1.01), 2);
+    EXPECT_EQ(threads_text(1, 0.5), "1 thread (CPU quota 0.5)");
+    EXPECT_EQ(threads_text(2, 1.25), "2 threads (CPU quota 1.25)");
+    EXPECT_EQ(threads_text(3, no_quota), "3 threads");
 }

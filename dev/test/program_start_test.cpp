@@ -1,5 +1,6 @@
 // How the program starts: as the process that was started, with OpenMP's threads as it wants them; and --version.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ptrace.h>
 
 #include <filesystem>
@@ -75,10 +76,24 @@ TEST_F(Start, ByTheDynamicLoader) {
 
 TEST_F(Start, ThreadsSpinAShortWhileUnlessTheUserSaysOtherwise) {
     if (!contains(version(), "spin")) GTEST_SKIP() << "the program is linked with a shared OpenMP";
-    EXPECT_TRUE(contains(version(), "which spin 10000 times")) << version();
+    EXPECT_TRUE(contains(version(), "each spins 10000 times")) << version();
     setenv("GOMP_SPINCOUNT", "7", 1);
-    EXPECT_TRUE(contains(version(), "which spin 7 times")) << version();
+    EXPECT_TRUE(contains(version(), "each spins 7 times")) << version();
     unsetenv("GOMP_SPINCOUNT");
     setenv("OMP_WAIT_POLICY", "active", 1);
-    EXPECT_TRUE(contains(version(), "which spin 30000000000 times")) << version();
+    EXPECT_TRUE(contains(version(), "each spins 30000000000 times")) << version();
+}
+
+// As taskset has it.
+TEST_F(Start, AsManyThreadsAsTheAffinityAllowsUnlessTheUserSaysOtherwise) {
+    cpu_set_t all, one;
+    ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_TRUE(contains(version(), "\n2 threads")) << version();
+    unsetenv("OMP_NUM_THREADS");
+    EXPECT_TRUE(contains(version(), "\n1 thread;")) << version();
+    sched_setaffinity(0, sizeof all, &all);
 }

@@ -1,0 +1,42 @@
+// How many threads compute.
+#pragma once
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "program/control_group.h"
+
+// The control group's CPU quota where it decides: --threads and OMP_NUM_THREADS win, and so do fewer cores, by
+// themselves or by the process's affinity (taskset), which OpenMP knows. Infinity where it does not decide.
+inline double deciding_quota(int64_t threads_option, const char* omp_num_threads, int processors, double quota) {
+    const bool decides = threads_option == 0 && !omp_num_threads && quota < processors;
+    return decides ? quota : std::numeric_limits<double>::infinity();
+}
+inline double deciding_quota(int64_t threads_option) {
+    return deciding_quota(threads_option, std::getenv("OMP_NUM_THREADS"), omp_get_num_procs(),
+                          control_group_processors());
+}
+
+inline int threads_for(double quota) { return static_cast<int>(std::ceil(quota)); }
+
+// As many as the option says; without it as many as there are cores, or as the quota is worth.
+inline void choose_threads(int64_t threads_option) {
+    const double quota = deciding_quota(threads_option);
+    if (threads_option > 0) omp_set_num_threads(static_cast<int>(threads_option));
+    if (std::isfinite(quota)) omp_set_num_threads(threads_for(quota));
+}
+
+// "2 threads", "1 thread (CPU quota 0.5)"
+inline std::string threads_text(int threads, double quota) {
+    char of_quota[64] = "";
+    if (std::isfinite(quota)) std::snprintf(of_quota, sizeof of_quota, " (CPU quota %.3g)", quota);
+    return std::to_string(threads) + (threads == 1 ? " thread" : " threads") + of_quota;
+}
+inline std::string threads_text(int64_t threads_option) {
+    return threads_text(omp_get_max_threads(), deciding_quota(threads_option));
+}
