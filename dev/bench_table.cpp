@@ -74,7 +74,7 @@ void BenchTable::layer(const Row& r, const std::string& work) {
 void BenchTable::row(const Row& row, const std::vector<Rival>& rivals) {
     std::vector<std::function<double()>> measures = {[&] {
         const double seconds = seconds_a_call(row.work);
-        usleep(1000);  // our threads wait awake for a while, and would disturb what is timed next
+        rest();
         return seconds;
     }};
     for (const Rival& rival : rivals) measures.emplace_back([&rival] { return rival.process->run(rival.mode); });

@@ -83,12 +83,15 @@ void thread_row(BenchTable& table, std::FILE* csv, const Step& s) {
             profile.stop();
             return seconds;
         };
+        int64_t count = 0;  // of a step's parallel regions
         const auto watched = [&] {
             const double seconds = step();
             serial.push_back(seconds - regions.seconds);
+            count = regions.count;
             return seconds;
         };
-        const std::vector<Samples> samples = in_turn({on(1, profiled), on(1, fma_peak_once), on(threads, fma_peak_once),
+        const auto peak_once = [] { return fma_peak(thorough); };
+        const std::vector<Samples> samples = in_turn({on(1, profiled), on(1, peak_once), on(threads, peak_once),
                                                       on(threads, empty_region), on(threads, watched)},
                                                      std::min(s.rounds, 5));
         double memory = 0;
@@ -98,7 +101,7 @@ void thread_row(BenchTable& table, std::FILE* csv, const Step& s) {
                       .all = samples[4].median(),
                       .serial = median(serial),
                       .memory = memory,
-                      .regions = static_cast<double>(regions.count),
+                      .regions = static_cast<double>(count),
                       .empty = samples[3].median(),
                       .threads = threads};
         CopyPeak copy;

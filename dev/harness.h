@@ -2,18 +2,40 @@
 // peak) runs in turn, and medians are compared.
 #pragma once
 
+#include <time.h>
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "layers/peak_cpu.h"
 
-// Seconds a call, over as many as take `at_least`.
+// Seconds a call, over as many as take `at_least`. The first call wakes the threads and brings what it reads into the
+// caches: it counts only where it takes so long that this makes no difference.
 inline double seconds_a_call(const std::function<void()>& work, double at_least = 0.02) {
+    const double begun = seconds_now();
+    work();
+    if (const double first = seconds_now() - begun; first >= 10 * at_least) return first;
     int64_t calls = 0;
     double seconds = 0;
     for (const double start = seconds_now(); seconds < at_least; seconds = seconds_now() - start) work(), ++calls;
     return seconds / static_cast<double>(calls);
+}
+
+// Returns when this process's threads sleep: after work they spin for a while, and would disturb what is timed next.
+inline void rest() {
+    const auto cpu_seconds = [] {
+        timespec t{};
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+        return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+    };
+    const double give_up = seconds_now() + 0.5;  // OMP_WAIT_POLICY=active: they never sleep
+    for (int quiet = 0; quiet < 3 && seconds_now() < give_up;) {
+        const double cpu = cpu_seconds(), start = seconds_now();
+        usleep(1000);
+        quiet = cpu_seconds() - cpu < 0.1 * (seconds_now() - start) ? quiet + 1 : 0;
+    }
 }
 
 // The median over at least `runs` calls and 0.3 s, after one call to warm up.
@@ -42,11 +64,13 @@ struct Samples {
     }
 };
 
-// Calls each of `measures` in turn, `rounds` times, after one round to warm up; what each returned.
+// Calls each of `measures` in turn, `rounds` times, after one round to warm up; what each returned. Every second round
+// goes from the last to the first: none always comes after the same other.
 inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& measures, int rounds) {
     std::vector<Samples> samples(measures.size());
     for (int round = -1; round < rounds; ++round)
-        for (size_t i = 0; i < measures.size(); ++i) {
+        for (size_t turn = 0; turn < measures.size(); ++turn) {
+            const size_t i = round % 2 == 0 ? turn : measures.size() - 1 - turn;
             const double value = measures[i]();
             if (round >= 0) samples[i].values.push_back(value);
         }
@@ -57,6 +81,15 @@ enum class Unit { flops, bytes };  // what bounds the work
 
 // The machine's peak in that unit, to be measured in turn with the work: FLOP/s or bytes/s.
 inline std::function<double()> peak_of(Unit unit) {
-    if (unit == Unit::flops) return fma_peak_once;
-    return [copy = std::make_shared<CopyPeak>()] { return copy->once(); };
+    if (unit == Unit::flops)
+        return [] {
+            const double peak = fma_peak(thorough);
+            rest();
+            return peak;
+        };
+    return [copy = std::make_shared<CopyPeak>()] {
+        const double peak = copy->once();
+        rest();
+        return peak;
+    };
 }

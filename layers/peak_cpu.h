@@ -15,73 +15,105 @@ inline double median(std::vector<double> values) {
     return *middle;
 }
 
-// Fused multiply-adds on registers alone, on all threads, for some 5 ms; FLOP/s, two for each lane of a multiply-add.
-// z = z² + c stays within [-2, 2] and never settles for c around -1.85: bits toggle as they do in real work.
-inline double fma_peak_once() {
+// How a peak is measured: the best of `tries`, each of which lasts for some `seconds`.
+struct Effort {
+    double seconds;
+    int tries;
+};
+constexpr Effort quick{0.005, 3};     // when a run starts
+constexpr Effort thorough{0.020, 3};  // beside what make bench times
+
+// FLOP/s of all threads together. Each of them calls `work`, which returns the FLOP that it did, for a while before the
+// clock starts: the threads are then awake, and their cores at the clock that such work gives them. A loop of under a
+// millisecond that began with sleeping threads gave down to 60 % of the peak.
+template <class Work>
+double rate_of_threads(const Work& work, Effort effort) {
+    double best = 0, flops = 0, start = 0;
+    int64_t calls = 1;
+#pragma omp parallel
+    {
+        int64_t warm_calls = 0;
+        const double warm_seconds = effort.seconds / 2, woken = seconds_now();
+        for (; seconds_now() - woken < warm_seconds; ++warm_calls) work();
+#pragma omp master
+        calls =
+            std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(warm_calls) * effort.seconds / warm_seconds));
+        for (int i = 0; i < effort.tries; ++i) {
+#pragma omp barrier
+#pragma omp master
+            start = seconds_now();
+#pragma omp barrier
+            double own = 0;
+            for (int64_t call = 0; call < calls; ++call) own += work();
+#pragma omp atomic
+            flops += own;
+#pragma omp barrier
+#pragma omp master
+            best = std::max(best, flops / (seconds_now() - start)), flops = 0;
+        }
+    }
+    return best;
+}
+
+// Fused multiply-adds on registers alone; two FLOP for each lane of one. z = z² + c stays within [-2, 2] and never
+// settles for c around -1.85: bits toggle as they do in real work.
+inline double fma_work() {
 #if defined(__AVX512F__) || defined(__ARM_NEON)
     constexpr int chains = 24;  // more than latency times units; of 32 registers
 #else
     constexpr int chains = 12;  // of 16
 #endif
-    constexpr int64_t rounds = 4'000'000 / chains;
-    double flops = 0;
-    const double start = seconds_now();
-#pragma omp parallel reduction(+ : flops)
-    {
-        simd::vfloat z[chains], c[3];
-        for (int i = 0; i < 3; ++i) c[i] = simd::set1(-1.80f - 0.05f * static_cast<float>(i));
-        for (int i = 0; i < chains; ++i)
-            for (int lane = 0; lane < simd::W; ++lane) z[i][lane] = static_cast<float>(i * simd::W + lane) / 512;
-        for (int64_t r = 0; r < rounds; ++r) {
+    constexpr int64_t rounds = 240'000 / chains;
+    float first = 0;
+    asm volatile("" : "+m"(first));  // known to nobody: or calls after the first would be left out
+    simd::vfloat z[chains], c[3];
+    for (int i = 0; i < 3; ++i) c[i] = simd::set1(-1.80f - 0.05f * static_cast<float>(i));
+    for (int i = 0; i < chains; ++i)
+        for (int lane = 0; lane < simd::W; ++lane) z[i][lane] = first + static_cast<float>(i * simd::W + lane) / 512;
+    for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 24
-            for (int i = 0; i < chains; ++i) z[i] = simd::fma(z[i], z[i], c[i % 3]);
-        }
-        simd::vfloat total{};
-        for (const auto& v : z) total += v;
-        flops = simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
+        for (int i = 0; i < chains; ++i) z[i] = simd::fma(z[i], z[i], c[i % 3]);
     }
-    return flops / (seconds_now() - start);
+    simd::vfloat total{};
+    for (const auto& v : z) total += v;
+    return simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
 }
+inline double fma_peak(Effort effort) { return rate_of_threads(fma_work, effort); }
 
-inline double peak_once(gemm::Floats) { return fma_peak_once(); }
+inline double peak_of_kind(gemm::Floats, Effort effort) { return fma_peak(effort); }
 
-// The same for products of other kinds, of factors that stay in L1: F makes them and returns its multiplications on the
-// calling thread, in FLOP.
-template <class F>
-double peak_of_threads(const F& multiply) {
-    double flops = 0;
-    const double start = seconds_now();
-#pragma omp parallel reduction(+ : flops)
-    flops = multiply();
-    return flops / (seconds_now() - start);
-}
+// The same for products of other kinds, of factors that stay in L1.
 #if defined(__AVX512BF16__)
-inline double peak_once(gemm::Bf16Pairs) {
-    return peak_of_threads([] {
-        using namespace gemm;
-        constexpr int64_t K = 128, rounds = 10'000;
-        alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
-        const Tile multiply = tile<Order::k_first, NV, Bf16Pairs>(MR);
-        for (int64_t r = 0; r < rounds; ++r) {
-            multiply(K, a, MR, b, c, NR, Store::add, NR, {});
-            asm volatile("" ::: "memory");  // or all rounds would be one
-        }
-        return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
-    });
+inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
+    using namespace gemm;
+    return rate_of_threads(
+        [] {
+            constexpr int64_t K = 128, rounds = 200;
+            alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
+            const Tile multiply = tile<Order::k_first, NV, Bf16Pairs>(MR);
+            for (int64_t r = 0; r < rounds; ++r) {
+                multiply(K, a, MR, b, c, NR, Store::add, NR, {});
+                asm volatile("" ::: "memory");  // or all rounds would be one
+            }
+            return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
+        },
+        effort);
 }
 #endif
 #if defined(__AMX_BF16__)
 template <int planes>
-double peak_once(amx::Planes<planes>) {
-    return peak_of_threads([] {
-        using namespace amx;
-        constexpr int64_t steps = 2, rounds = 10'000 / planes, words = 2 * planes * steps * words_of_tile;
-        alignas(64) uint32_t a[words] = {}, b[words] = {};
-        alignas(64) float c[side * side] = {};
-        configure();
-        for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
-        return c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
-    });
+double peak_of_kind(amx::Planes<planes>, Effort effort) {
+    using namespace amx;
+    return rate_of_threads(
+        [] {
+            constexpr int64_t steps = 2, rounds = 600 / planes, words = 2 * planes * steps * words_of_tile;
+            alignas(64) uint32_t a[words] = {}, b[words] = {};
+            alignas(64) float c[side * side] = {};
+            configure();
+            for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
+            return c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
+        },
+        effort);
 }
 #endif
 
@@ -95,10 +127,19 @@ public:
     }
 
     double once() {
-        const double start = seconds_now();
-#pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i += simd::W) simd::stream(to_.get() + i, simd::load(from_.get() + i));
-        return 2.0 * static_cast<double>(n) * sizeof(float) / (seconds_now() - start);
+        double seconds = 0;
+#pragma omp parallel
+        {
+            double start = 0;
+#pragma omp barrier  // all threads are awake
+#pragma omp master
+            start = seconds_now();
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < n; i += simd::W) simd::stream(to_.get() + i, simd::load(from_.get() + i));
+#pragma omp master
+            seconds = seconds_now() - start;
+        }
+        return 2.0 * static_cast<double>(n) * sizeof(float) / seconds;
     }
 
 private:
@@ -106,20 +147,10 @@ private:
     const HostBuffer<float> from_ = host_allocate<float>(n), to_ = host_allocate<float>(n);
 };
 
-// The median of `tries`.
-inline double measure_fma_peak(int tries = 9) {
-    std::vector<double> rates;
-    for (int i = 0; i < tries; ++i) rates.push_back(fma_peak_once());
-    return median(rates);
-}
 // What matrix products of this kind can reach at best.
 inline double measure_peak(Products products) {
     constexpr int64_t large = 1024;
-    return gemm::for_kind(gemm::chosen(products, large, large), [](auto kind) {
-        std::vector<double> rates;
-        for (int i = 0; i < 9; ++i) rates.push_back(peak_once(kind));
-        return median(rates);
-    });
+    return gemm::for_kind(gemm::chosen(products, large, large), [](auto kind) { return peak_of_kind(kind, quick); });
 }
 inline double measure_copy_bandwidth(int tries = 5) {
     CopyPeak copy;

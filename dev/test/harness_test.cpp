@@ -1,0 +1,82 @@
+// How make bench and the ladders time: nothing else runs, and threads are awake, when the clock starts.
+#include "dev/harness.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include <omp.h>
+
+namespace {
+
+void sleep_for(double seconds) { usleep(static_cast<useconds_t>(seconds * 1e6)); }
+
+TEST(Harness, EverySecondRoundGoesTheOtherWay) {
+    std::string order;
+    const auto measure = [&](char name) {
+        return [&order, name] {
+            order += name;
+            return 1.0;
+        };
+    };
+    const std::vector<Samples> samples = in_turn({measure('a'), measure('b'), measure('c')}, 3);
+    EXPECT_EQ(order,
+              "cba"
+              "abc"
+              "cba"
+              "abc");
+    for (const Samples& s : samples) EXPECT_EQ(s.values.size(), 3u);
+}
+
+TEST(Harness, TheFirstCallCountsOnlyWhereItTakesLong) {
+    int calls = 0;
+    const auto slow_at_first = [&] { sleep_for(calls++ == 0 ? 0.05 : 0.001); };
+    EXPECT_LT(seconds_a_call(slow_at_first), 0.03);
+    calls = 0;
+    EXPECT_GE(seconds_a_call(slow_at_first, 0.002), 0.05);
+    EXPECT_EQ(calls, 1);
+}
+
+// The work of a thread that has just woken takes twenty times as long here.
+TEST(Harness, APeakIsThatOfThreadsThatAreAwake) {
+    const double begun = seconds_now();
+    const auto work = [begun] {
+        sleep_for(seconds_now() - begun < 0.01 ? 0.01 : 0.0005);
+        return 1.0;
+    };
+    omp_set_num_threads(2);
+    const double rate = rate_of_threads(work, {0.02, 3});
+    EXPECT_GT(rate, 2 / 0.002) << "2 / 0.01 asleep";
+    EXPECT_LT(rate, 2 / 0.0005);
+}
+
+// Were calls left out by the compiler, or the clock wrong, it would be beyond four instructions a cycle.
+TEST(Harness, ThePeakIsThatOfMultiplyAdds) {
+    const double most = 2.0 * simd::W * 4 * 6e9 * omp_get_max_threads();
+    for (const Effort effort : {quick, thorough}) {
+        const double peak = fma_peak(effort);
+        EXPECT_GT(peak, 1e7);
+        EXPECT_LT(peak, most);
+    }
+}
+
+TEST(Harness, RestWaitsUntilThreadsSleep) {
+    double longest = 0;
+    for (int i = 0; i < 10 && longest < 0.03; ++i) {  // other programs may keep the thread from spinning
+        std::thread spinning([until = seconds_now() + 0.05] {
+            while (seconds_now() < until) {
+            }
+        });
+        const double start = seconds_now();
+        rest();
+        longest = std::max(longest, seconds_now() - start);
+        spinning.join();
+    }
+    EXPECT_GE(longest, 0.03);
+    const double start = seconds_now();
+    rest();
+    EXPECT_LT(seconds_now() - start, 0.4);
+}
+
+}  // namespace
