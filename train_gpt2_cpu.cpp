@@ -31,7 +31,7 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
     return std::make_unique<GPT2<Cpu>>(Cpu(products(options)), config, B, T, keep);
 }
 
-double measured_peak_flops(const Options& options) { return measure_peak(products(options)); }
+double measured_peak_flops(const Options& options) { return measure_peak(products(options), quick); }
 
 double peak_flops(const Options& options) { return measured_peak_flops(options); }
 

@@ -30,7 +30,8 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
             }
         Training training(s, keep, products);
         training.step();
-        table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory()}, rivals);
+        table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory(), products},
+                  rivals);
     });
 }
 

@@ -79,11 +79,11 @@ inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& 
 
 enum class Unit { flops, bytes };  // what bounds the work
 
-// The machine's peak in that unit, to be measured in turn with the work: FLOP/s or bytes/s.
-inline std::function<double()> peak_of(Unit unit) {
+// The machine's peak in that unit, to be measured in turn with the work: FLOP/s of such products, or bytes/s.
+inline std::function<double()> peak_of(Unit unit, Products products = Products::fp32) {
     if (unit == Unit::flops)
-        return [] {
-            const double peak = fma_peak(thorough);
+        return [products] {
+            const double peak = measure_peak(products, thorough);
             rest();
             return peak;
         };

@@ -6,16 +6,21 @@
 
 #include <cstdlib>
 
+#if defined(__ELF__)
 // libgomp's own variable. libgomp reads its environment when it is loaded, before main, and has no function that sets
 // the count later. Where libgomp is linked statically (OPENMP in the Makefile) the variable can be set; in a shared
 // libgomp, and in LLVM's OpenMP, it cannot be seen, and its address here is null.
 extern "C" [[gnu::weak]] unsigned long long gomp_spin_count_var;
+inline unsigned long long* spin_count_variable() { return &gomp_spin_count_var; }
+#else
+inline unsigned long long* spin_count_variable() { return nullptr; }
+#endif
 
 // To be called first in main. What the user has set in the environment stays.
 inline void limit_spinning() {
-    if (&gomp_spin_count_var && !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))
-        gomp_spin_count_var = 10'000;
+    if (spin_count_variable() && !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))
+        *spin_count_variable() = 10'000;
 }
 
 // In pauses; 0 where it is not known.
-inline unsigned long long spin_count() { return &gomp_spin_count_var ? gomp_spin_count_var : 0; }
+inline unsigned long long spin_count() { return spin_count_variable() ? *spin_count_variable() : 0; }

@@ -148,9 +148,9 @@ private:
 };
 
 // What matrix products of this kind can reach at best.
-inline double measure_peak(Products products) {
+inline double measure_peak(Products products, Effort effort) {
     constexpr int64_t large = 1024;
-    return gemm::for_kind(gemm::chosen(products, large, large), [](auto kind) { return peak_of_kind(kind, quick); });
+    return gemm::for_kind(gemm::chosen(products, large, large), [&](auto kind) { return peak_of_kind(kind, effort); });
 }
 inline double measure_copy_bandwidth(int tries = 5) {
     CopyPeak copy;

@@ -126,6 +126,12 @@ TEST_F(CudaProgram, RefusesWhatIsNotThere) {
     expect_refused(training("none", {{"dtype", "fp32"}}), {"--dtype: found an unknown name"});
 }
 
+TEST_F(CudaProgram, VersionNamesTheGpuAndCuda) {
+    const std::string printed = expect_done({"--version"});
+    EXPECT_TRUE(printed.starts_with("train_gpt2cu ")) << printed;
+    EXPECT_NE(printed.find("\ndevice: NVIDIA GPU; CUDA emulated on the CPU"), std::string::npos) << printed;
+}
+
 TEST_F(CudaProgram, SaysHowItGoesOnByItsOwnName) {
     const Child child = start(training("run", {{"steps", "1000000"}, {"warmup", "1"}, {"eval-every", "0"}}));
     std::error_code not_yet;
