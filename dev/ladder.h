@@ -4,7 +4,7 @@
 // dev/NAME/ladder.cpp says what its kernel is and how to climb it:
 //   const Kernel kernel{"gelu", "GELU, forward and backward", {{"N", 4096, "values"}}};
 //   void climb(Ladder& ladder) {
-//       const auto [N] = ladder.shape<1>();
+//       const int64_t N = ladder.shape<1>()[0];
 //       auto& inp = ladder.input({N});
 //       auto& out = ladder.output("out", {N});
 //       ladder.pass("forward", bytes(8 * product(N)), {&out},

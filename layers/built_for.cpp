@@ -4,9 +4,9 @@
 
 // A macro that is not defined stays its own name.
 #define TEXT_OF(macro) #macro
-#define IS_ONE(macro, name) TEXT_OF(macro)[0] == '1',
+#define IS_ONE(macro, ...) TEXT_OF(macro)[0] == '1',
 
-const bool built_with[cpu_features] = {CPU_FEATURES(IS_ONE)};
+const bool built_with[cpu_features] = {CPU_FEATURES(IS_ONE, IS_ONE)};
 
 #if defined(__AVX512F__)
 const char* const built_for = "AVX-512";

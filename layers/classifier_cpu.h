@@ -54,7 +54,8 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
     const int64_t chunks = classifier::chunks(N, V);
     float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
     for (int64_t i = 0; i < chunks; ++i) {
-        const auto [begin, end] = gemm::part_of(N, chunks, i);
+        const auto part = gemm::part_of(N, chunks, i);
+        const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings
         gemm::multiply<k_last, k_last>(dev, end - begin, V, C, inp + begin * C, C, weight, C, logits, V,
                                        gemm::Store::set);
 #pragma omp parallel for schedule(static)
@@ -74,7 +75,8 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
     const int64_t chunks = classifier::chunks(N, V);
     float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
     for (int64_t i = 0; i < chunks; ++i) {
-        const auto [begin, end] = gemm::part_of(N, chunks, i);
+        const auto part = gemm::part_of(N, chunks, i);
+        const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings
         const float* const x = inp + begin * C;
         gemm::multiply<k_last, k_last>(dev, end - begin, V, C, x, C, weight, C, logits, V, gemm::Store::set);
 #pragma omp parallel for schedule(static)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -136,12 +137,30 @@ inline vfloat min(vfloat a, vfloat b) {
 #endif
 }
 
+// Lane i of the result is lane from(i) of a, or lane from(i) - W of b from W on. GCC has clang's builtin too, but nvcc
+// up to CUDA 12 does not know it.
+#if defined(__clang__)
+template <class From, int... I>
+inline vfloat shuffle_lanes(vfloat a, vfloat b, From, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b, From{}(I)...);
+}
+template <class From>
+inline vfloat shuffle(vfloat a, vfloat b, From from) {
+    return shuffle_lanes(a, b, from, std::make_integer_sequence<int, W>{});
+}
+#else
+template <class From>
+inline vfloat shuffle(vfloat a, vfloat b, From from) {
+    vint lanes{};
+    for (int i = 0; i < W; ++i) lanes[i] = from(i);
+    return __builtin_shuffle(a, b, lanes);
+}
+#endif
+
 // Lanes i and i ^ D change places.
 template <int D>
 inline vfloat swap_lanes(vfloat v) {
-    vint from{};
-    for (int i = 0; i < W; ++i) from[i] = i ^ D;
-    return __builtin_shuffle(v, from);
+    return shuffle(v, v, [](int i) { return i ^ D; });
 }
 
 // Sum and largest of the lanes, always in the same order: halves onto halves.
@@ -163,11 +182,9 @@ inline float max(vfloat v) {
 // Lanes of b whose number lacks bit D change places with lanes of a whose number has it.
 template <int D>
 inline void exchange(vfloat& a, vfloat& b) {
-    vint low{}, high{};
-    for (int i = 0; i < W; ++i) low[i] = i & D ? W + i - D : i, high[i] = i & D ? W + i : i + D;
     const vfloat x = a, y = b;
-    a = __builtin_shuffle(x, y, low);
-    b = __builtin_shuffle(x, y, high);
+    a = shuffle(x, y, [](int i) { return i & D ? W + i - D : i; });
+    b = shuffle(x, y, [](int i) { return i & D ? W + i : i + D; });
 }
 template <int D>
 inline void exchange_all(vfloat (&rows)[W]) {

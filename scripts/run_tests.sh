@@ -27,7 +27,7 @@ PYTHON
 
 run() {  # program: prints a line on it, and adds its counts to $work/counts
     local program=$1 started=$EPOCHREALTIME passed=0 failed=0 skipped=0 why='' arguments=() own status counts
-    own=$(mktemp -d -p "$work")
+    own=$(mktemp -d "$work/XXXXXX")
     [[ $program != *_test ]] || arguments=("--gtest_output=json:$own/report.json")
     { timeout "${TEST_TIMEOUT:-900}" "$program" "${arguments[@]}" >"$own/output" 2>&1 </dev/null; } 2>/dev/null
     status=$?
@@ -56,7 +56,7 @@ run() {  # program: prints a line on it, and adds its counts to $work/counts
             printf "%-4s %-40s %4d passed, %d failed%s  %.1f s%s\n", f ? "FAIL" : p ? "ok" : "skip", name, p, f,
                    s ? ", " s " skipped" : "", end - start, why == "" ? "" : "  (" why ")" }'
     # all but the tests that went well, so that one which crashed is the last that is named
-    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{N;/\n\[ *OK /d}' -e 's/^/    /mg' "$own/output"
+    [ "$failed" = 0 ] || sed -e '/^\[ RUN /{' -e N -e '/\n\[ *OK /d' -e '}' "$own/output" | sed 's/^/    /'
     echo "$passed $failed $skipped" >>"$work/counts"
 }
 

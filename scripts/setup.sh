@@ -11,7 +11,9 @@ case "$what" in run | test | ci | pytorch) ;; *) fail "found '$what', expected r
 
 # Wanted packages, one a line: Debian's name, Fedora's, Arch's, Homebrew's.
 missing=$(
-    compiler=${CXX:-g++}
+    command=${CXX:-g++}                                         # may have words before and after the compiler's name
+    compiler=${command#ccache }
+    compiler=${compiler%% *}
     headers='CLI/CLI.hpp libcli11-dev cli11-devel cli11 cli11
         nlohmann/json.hpp nlohmann-json3-dev json-devel nlohmann-json nlohmann-json
         pcre2.h libpcre2-dev pcre2-devel pcre2 pcre2
@@ -19,10 +21,30 @@ missing=$(
     [ "$what" = run ] || headers+='
         gtest/gtest.h libgtest-dev gtest-devel gtest googletest'
     command -v make >/dev/null || echo make make make make
-    command -v "$compiler" >/dev/null || { echo g++ gcc-c++ gcc gcc; compiler=false; }
+    # clang's OpenMP is a package of its own, of the same version in Debian.
+    name=$(basename "$compiler")
+    if [[ $name = clang++* ]]; then
+        version=${name#clang++}
+        if ! command -v "$compiler" >/dev/null; then
+            echo "clang$version clang clang llvm"
+            [ -n "$version" ] || echo libomp-dev libomp-devel openmp libomp
+            command=false
+        fi
+        [ -n "$version" ] || version=-$("$compiler" -dumpversion 2>/dev/null | cut -d. -f1)
+        [ "$version" = - ] || headers+="
+        omp.h libomp$version-dev libomp-devel openmp libomp"
+    else
+        command -v "$compiler" >/dev/null || { echo "$([[ $name = g++* ]] && echo "$name" || echo g++) gcc-c++ gcc gcc"; command=false; }
+    fi
     while read -r header packages; do
         printf '#if !__has_include(<%s>)\n%s\n#endif\n' "$header" "$packages"
-    done <<<"$headers" | { "$compiler" -x c++ -std=c++20 -E -P - 2>/dev/null || cut -d' ' -f2- <<<"${headers//        /}"; }
+    done <<<"$headers" | { $command -x c++ -std=c++20 -E -P - 2>/dev/null || cut -d' ' -f2- <<<"${headers//        /}"; }
+    if [ "$(uname -s)" = Darwin ] && command -v brew >/dev/null; then  # OpenMP for Apple's clang, for the Makefile
+        [ -f "$(brew --prefix)/opt/libomp/include/omp.h" ] || echo libomp-dev libomp-devel openmp libomp
+    fi
+    # scripts/run_tests.sh needs bash 5 and timeout, which macOS lacks.
+    [ "$what" = run ] || [ "${BASH_VERSINFO[0]}" -ge 5 ] || echo bash bash bash bash
+    [ "$what" = run ] || command -v timeout >/dev/null || echo coreutils coreutils coreutils coreutils
     # Python fetches the data (pip) and reads the tests' results.
     command -v python3 >/dev/null || echo python3 python3 python python
     [ -f data/tinyshakespeare.txt ] && [ -f data/vocab.bpe ] ||
@@ -46,6 +68,7 @@ if [ -n "$missing" ]; then
     elif command -v dnf >/dev/null; then column=2 install='dnf install'
     elif command -v pacman >/dev/null; then column=3 install='pacman -S --needed'
     elif command -v brew >/dev/null; then column=4 install='brew install'
+    elif [ "$(uname -s)" = Darwin ]; then fail "needs Homebrew (brew.sh), and from it: $(cut -d' ' -f4 <<<"$missing" | sort -u | tr '\n' ' ')"
     else fail "needs these packages, by their names in Debian: $(cut -d' ' -f1 <<<"$missing" | tr '\n' ' ')"; fi
     packages=$(cut -d' ' -f$column <<<"$missing" | sort -u | tr '\n' ' ')
     [ $column = 1 ] || fail "some packages are missing; install them and try again: $install $packages"

@@ -67,7 +67,8 @@ void threads(float* param, const float* grad, float* m, float* v, int64_t n) {
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N] = ladder.shape<1>();
+    const auto shape = ladder.shape<1>();
+    const int64_t N = shape[0];
     const auto &param = ladder.updated("param", {N}), &grad = ladder.input({N}), &m = ladder.updated("m", {N}),
                &v = ladder.updated("v", {N}, 1, 0, 1);
     float* const between = ladder.scratch({N});

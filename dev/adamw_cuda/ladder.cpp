@@ -65,7 +65,8 @@ void climb(Ladder& ladder) {
     CudaLadder cuda;
     ladder.on(cuda);
     Cuda& dev = cuda.dev;
-    const auto [N] = ladder.shape<1>();
+    const auto shape = ladder.shape<1>();
+    const int64_t N = shape[0];
     const int64_t n = N;
     const auto &param = ladder.updated("param", {n}), &grad = ladder.input({n}), &m = ladder.updated("m", {n}),
                &v = ladder.updated("v", {n}, 1, 0, 1);

@@ -249,7 +249,8 @@ void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [B, T, NH, hs] = ladder.shape<4>();
+    const auto shape = ladder.shape<4>();
+    const int64_t B = shape[0], T = shape[1], NH = shape[2], hs = shape[3];
     const int64_t C = NH * hs;
     const auto &qkv = ladder.input({B, T, 3, C}), &out = ladder.output("out", {B, T, C}, T);
     const auto& logsumexp = ladder.output("logsumexp", {B, NH, T}, T);

@@ -28,7 +28,8 @@ void climb(Ladder& ladder) {
     CudaLadder cuda;
     ladder.on(cuda);
     Cuda& dev = cuda.dev;
-    const auto [B, T, NH, hs] = ladder.shape<4>();
+    const auto shape = ladder.shape<4>();
+    const int64_t B = shape[0], T = shape[1], NH = shape[2], hs = shape[3];
     const int64_t C = NH * hs, n = B * T * C;
     const auto &qkv = ladder.input({B, T, 3 * C}, -2, 2), &dout = ladder.input({B, T, C});
     const auto &saved_out = ladder.input({B, T, C}), &saved_logsumexp = ladder.input({B, NH, T});

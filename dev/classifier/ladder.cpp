@@ -110,7 +110,8 @@ void cross_entropy(Cpu&, float* logits, float* losses, const int32_t* targets, d
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N, V] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], V = shape[1];
     const auto& logits = ladder.updated("dlogits", {N, V}, 1, -5, 5);
     const auto& losses = ladder.output("losses", {N});
     const std::vector<int32_t> random = ladder.tokens(N, V);

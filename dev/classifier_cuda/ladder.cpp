@@ -9,7 +9,8 @@ const Kernel kernel{"classifier_cuda",
 void climb(Ladder& ladder) {
     static CudaLadder cuda;
     ladder.on(cuda);
-    const auto [N, V] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], V = shape[1];
     const int64_t Vp = classifier_padded(V);
     constexpr float scale = 0.125f;
     const auto &logits = ladder.updated("logits", {N, Vp}, 1, -8, 8), &losses = ladder.output("losses", {N}, V);

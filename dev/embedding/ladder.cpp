@@ -82,7 +82,8 @@ void backward_owners(float* dwte, float* dwpe, const float* dout, const int32_t*
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [B, T, C, V] = ladder.shape<4>();
+    const auto shape = ladder.shape<4>();
+    const int64_t B = shape[0], T = shape[1], C = shape[2], V = shape[3];
     const auto &wte = ladder.input({V, C}), &wpe = ladder.input({T, C}), &out = ladder.output("out", {B, T, C});
     const std::vector<int32_t> random = ladder.tokens(B * T, V);
     const int32_t* const tokens = random.data();

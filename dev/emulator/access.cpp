@@ -154,7 +154,10 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
         if (harmless(p, kind)) return;
         running->fail_at(address, pc);
     }
-    const auto [bytes, at, end, shared, variable] = place;
+    Byte* const bytes = place.bytes;
+    const ptrdiff_t at = place.at, end = place.size;
+    const bool shared = place.shared;
+    const char* const variable = place.variable;
     if (at < 0 || at + static_cast<ptrdiff_t>(size) > end)
         running->fail(me, nullptr, pc, "%s %zu bytes out of bounds: at byte %td of %s of %td bytes", verb, size, at,
                       variable, end);

@@ -89,7 +89,8 @@ void backward_threads(float* dinp, const float* inp, const float* dout, int64_t 
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N, C] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], C = shape[1];
     const int64_t n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
     ladder.pass("forward", bytes(8 * product(n)), {&out},

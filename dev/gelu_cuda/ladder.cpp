@@ -42,7 +42,8 @@ void climb(Ladder& ladder) {
     CudaLadder cuda;
     ladder.on(cuda);
     Cuda& dev = cuda.dev;
-    const auto [N, C] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], C = shape[1];
     const int64_t n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
     float *const x = cuda.memory(inp), *const y = cuda.memory(out);

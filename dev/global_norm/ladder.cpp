@@ -59,7 +59,8 @@ double threads(const float* x, int64_t n) {
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N] = ladder.shape<1>();
+    const auto shape = ladder.shape<1>();
+    const int64_t N = shape[0];
     const auto &x = ladder.input({N}), &sum = ladder.output("sum", {1});
     const auto rung = [&](const char* name, const char* adds, double (*norm_squared)(const float*, int64_t)) {
         ladder.rung(name, adds, [&, norm_squared] { sum[0] = static_cast<float>(norm_squared(x, N)); });

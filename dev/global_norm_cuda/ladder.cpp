@@ -49,7 +49,8 @@ void climb(Ladder& ladder) {
     CudaLadder cuda;
     ladder.on(cuda);
     Cuda& dev = cuda.dev;
-    const auto [N] = ladder.shape<1>();
+    const auto shape = ladder.shape<1>();
+    const int64_t N = shape[0];
     const int64_t n = N;
     const auto &values = ladder.input({n}), &sum = ladder.output("sum", {1});
     float *const x = cuda.memory(values), *const out = cuda.memory(sum);

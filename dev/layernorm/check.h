@@ -149,7 +149,8 @@ Tensors run(Device dev, const Case& c) {
             rmsnorm_backward(dev, at("dx"), at("dweight"), at("dout"), inp, at("weight"), rstd, at("dresidual"), N, C);
     }
     Tensors results;
-    for (const auto& [name, values] : c.results) {
+    for (const auto& result : c.results) {
+        const std::string& name = result.first;
         const auto copy = [&](const auto& from) { results[name].assign(from.begin(), from.end()); };
         statistics.contains(name) ? copy(statistics[name]) : copy(stored[name]);
     }
@@ -160,7 +161,7 @@ Tensors run(Device dev, const Case& c) {
 // rounding of its own size: seen through the norm, as much as that is of the row's spread, |mean| * rstd. Hence rows
 // far from 0 lose digits, in PyTorch as here.
 inline Tensors magnitudes(const Case& c) {
-    const auto [N, C] = c.rows;
+    const int64_t N = c.rows.N, C = c.rows.C;
     const auto size = [](int64_t n) { return Numbers(static_cast<size_t>(n)); };
     Tensors t{{"out", size(N * C)}, {"residual", size(N * C)}, {"dx", size(N * C)}, {"mean", size(N)},
               {"rstd", size(N)},    {"dweight", size(C)},      {"dbias", size(C)}};

@@ -209,7 +209,8 @@ void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrm
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N, C] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], C = shape[1];
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({C}), &bias = ladder.input({C});
     const auto &out = ladder.output("out", {N, C}, C), &mean = ladder.output("mean", {N}, C),
                &rstd = ladder.output("rstd", {N}, C);

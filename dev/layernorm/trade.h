@@ -53,7 +53,8 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
     parallel_for(N, [=](int64_t row) {
         const float* const x = inp + row * C;
         const Ahead next(x, C);
-        const auto [m, r] = statistics(x, C, 1e-5f, [&](int64_t c, int k) { next.first(c, k); });
+        const auto moments = statistics(x, C, 1e-5f, [&](int64_t c, int k) { next.first(c, k); });
+        const float m = moments.mean, r = moments.rstd;
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);
             const vfloat v = (load_n(x + c, n) - m) * r;

@@ -28,7 +28,8 @@ void climb_pass(Ladder& ladder, Cuda& dev, rungs::Pass pass, const rungs::Tensor
 void climb(Ladder& ladder) {
     CudaLadder cuda;
     ladder.on(cuda);
-    const auto [N, C] = ladder.shape<2>();
+    const auto shape = ladder.shape<2>();
+    const int64_t N = shape[0], C = shape[1];
     const auto &inp = ladder.input({N, C}), &branch = ladder.input({N, C}), &weight = ladder.input({C}),
                &bias = ladder.input({C}), &dout = ladder.input({N, C});
     const auto &sum = ladder.output("sum", {N, C}), &out = ladder.output("out", {N, C}, C),

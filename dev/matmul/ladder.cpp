@@ -147,7 +147,8 @@ void backward_loop_order(float* dinp, float* dweight, float* dbias, const float*
 }  // namespace
 
 void climb(Ladder& ladder) {
-    const auto [N, C, OC] = ladder.shape<3>();
+    const auto shape = ladder.shape<3>();
+    const int64_t N = shape[0], C = shape[1], OC = shape[2];
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
     const auto& out = ladder.output("out", {N, OC}, C);
     float *const transposed = ladder.scratch({C, OC}), *const panel = ladder.scratch({KC, NR});

@@ -12,7 +12,8 @@ void climb(Ladder& ladder) {
     using rungs::rows, rungs::transposed;
     static CudaLadder cuda;
     ladder.on(cuda);
-    const auto [N, C, OC] = ladder.shape<3>();
+    const auto shape = ladder.shape<3>();
+    const int64_t N = shape[0], C = shape[1], OC = shape[2];
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
     const auto& out = ladder.output("out", {N, OC}, C);
     Cuda& dev = cuda.dev;

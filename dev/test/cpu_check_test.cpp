@@ -10,8 +10,8 @@
 namespace {
 
 int index_of(const char* wanted) {
-#define NAME(macro, name) name,
-    const char* const names[] = {CPU_FEATURES(NAME)};
+#define NAME(macro, name, ...) name,
+    const char* const names[] = {CPU_FEATURES(NAME, NAME)};
     for (int i = 0; i < cpu_features; ++i)
         if (std::string(names[i]) == wanted) return i;
     return -1;

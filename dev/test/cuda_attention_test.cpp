@@ -76,7 +76,7 @@ struct Layer {
 // rounded to bf16: half of the last of 8 bits.
 template <class T>
 void set_allowed(Layer<T>& t) {
-    const auto [B, seq, NH, hs] = t.s;
+    const int64_t B = t.s.B, seq = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs)), factor = std::is_same_v<T, bf16> ? 0x1p-8 : 0;
     for (Tensor<T>* x : {&t.out, &t.dqkv}) std::fill(x->allowed.begin(), x->allowed.end(), 1e-37);

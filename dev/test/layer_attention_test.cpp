@@ -71,7 +71,7 @@ struct Tensors {
 // probabilities and dscore are rounded to 8 bits instead of 24, which costs them 2^16 beside, and each below 1.2e-38 is
 // 0.
 void set_magnitudes(Tensors& t) {
-    const auto [B, T, NH, hs] = t.s;
+    const int64_t B = t.s.B, T = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs));
     const bool bf16 = t.products == Products::bf16;

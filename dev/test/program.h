@@ -84,11 +84,11 @@ protected:
     }
     static Result finish(const Child& child) {
         const auto read_all = [](int fd) {
-            std::string text;
+            std::string all;
             char block[4096];
-            for (ssize_t n; (n = read(fd, block, sizeof block)) > 0;) text.append(block, static_cast<size_t>(n));
+            for (ssize_t n; (n = read(fd, block, sizeof block)) > 0;) all.append(block, static_cast<size_t>(n));
             close(fd);
-            return text;
+            return all;
         };
         Result result;
         result.out = read_all(child.out);
