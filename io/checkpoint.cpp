@@ -51,7 +51,7 @@ json listing(const std::string& directory) {
     json files = json::object();
     for (const auto& item : fs::directory_iterator(directory)) {
         const MappedFile file(item.path().string());
-        files[item.path().filename().string()] = {{"bytes", file.size()}, {"crc32", crc32(file.data(), file.size())}};
+        files[item.path().filename().string()] = {{"bytes", file.size()}, {"crc32", crc32(file)}};
     }
     return files;
 }

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "io/file.h"
+
 // Eight bytes a step, each through its own table: 0.65 GB/s where byte by byte made 0.20.
-inline uint32_t crc32(const uint8_t* data, int64_t bytes) {
+// `before`: the CRC-32 of the bytes before these.
+inline uint32_t crc32(const uint8_t* data, int64_t bytes, uint32_t before = 0) {
     static const auto tables = [] {
         std::array<std::array<uint32_t, 256>, 8> t{};
         for (uint32_t i = 0; i < 256; i++) {
@@ -18,7 +21,7 @@ inline uint32_t crc32(const uint8_t* data, int64_t bytes) {
             for (size_t i = 0; i < 256; i++) t[k][i] = (t[k - 1][i] >> 8) ^ t[0][t[k - 1][i] & 255];
         return t;
     }();
-    uint32_t crc = ~0u;
+    uint32_t crc = ~before;
     for (; bytes >= 8; data += 8, bytes -= 8) {
         uint64_t word;
         std::memcpy(&word, data, 8);
@@ -28,4 +31,10 @@ inline uint32_t crc32(const uint8_t* data, int64_t bytes) {
     }
     for (; bytes > 0; data++, bytes--) crc = (crc >> 8) ^ tables[0][(crc ^ *data) & 255];
     return ~crc;
+}
+
+inline uint32_t crc32(const MappedFile& file) {
+    uint32_t crc = 0;
+    file.each_piece([&](const uint8_t* data, int64_t bytes) { crc = crc32(data, bytes, crc); });
+    return crc;
 }

@@ -45,6 +45,13 @@ MappedFile::~MappedFile() {
     if (data_) munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
 }
 
+void MappedFile::forget(const uint8_t* begin, int64_t bytes) const {
+    // Whole pages, from the one that holds `begin`: what lies before it there has been read too.
+    const int64_t page = sysconf(_SC_PAGESIZE), first = (begin - data_) / page * page,
+                  last = (begin - data_ + bytes) / page * page;
+    if (last > first) madvise(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(last - first), MADV_DONTNEED);
+}
+
 // The process number keeps two runs that write the same file apart: the last one wins, whole.
 FileWriter::FileWriter(const std::string& path)
     : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".tmp") {

@@ -16,6 +16,20 @@ public:
     int64_t size() const { return size_; }
     const std::string& path() const { return path_; }
 
+    // Gives back the memory of these bytes once they have been read: a file may be larger than the memory that is left.
+    // Where they are read again, they come from the file again.
+    void forget(const uint8_t* begin, int64_t bytes) const;
+    // use(begin, bytes) for one piece of the file after the other, each of which is forgotten then.
+    template <class Use>
+    void each_piece(const Use& use) const {
+        constexpr int64_t piece = 16 << 20;
+        for (int64_t at = 0; at < size_; at += piece) {
+            const int64_t bytes = size_ - at < piece ? size_ - at : piece;
+            use(data_ + at, bytes);
+            forget(data_ + at, bytes);
+        }
+    }
+
 private:
     std::string path_;
     const uint8_t* data_ = nullptr;

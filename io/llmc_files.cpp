@@ -122,15 +122,20 @@ void read_llmc_model(const std::string& path, float* parameters) {
     const MappedFile file(path);
     const auto [config, version] = check_model(file);
     const ParameterTable table(config);
-    const uint8_t* body = file.data() + header_bytes;
-    if (version == 3) {
-        take(body, parameters, table.size);
-    } else {
-        for (int64_t i = 0; i < table.size; i++) {
-            uint16_t h;
-            std::memcpy(&h, body + 2 * i, 2);
-            parameters[i] = float_from_bf16(h);
+    const int64_t width = version == 3 ? 4 : 2, piece = 1 << 20;
+    for (int64_t begin = 0; begin < table.size; begin += piece) {
+        const int64_t n = std::min(piece, table.size - begin);
+        const uint8_t* const body = file.data() + header_bytes + begin * width;
+        if (version == 3) {
+            take(body, parameters + begin, n);
+        } else {
+            for (int64_t i = 0; i < n; i++) {
+                uint16_t h;
+                std::memcpy(&h, body + 2 * i, 2);
+                parameters[begin + i] = float_from_bf16(h);
+            }
         }
+        file.forget(body, n * width);
     }
     std::fill(parameters + table.wte.at() + config.vocab * config.channels,
               parameters + table.wte.at() + table.wte.piece(), 0.0f);

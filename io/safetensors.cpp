@@ -1,6 +1,7 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "io/error.h"
@@ -184,8 +185,25 @@ const SafetensorsFile::Entry* SafetensorsFile::find(const std::string& name) con
 const void* SafetensorsFile::data(const Entry& entry) const { return file_.data() + data_offset_ + entry.begin; }
 
 void SafetensorsFile::read(const Entry& entry, float* out) const {
-    with_numbers(path(), entry, static_cast<const uint8_t*>(data(entry)), [&](auto at) {
-        for (int64_t i = 0, n = entry.elements(); i < n; i++) out[i] = static_cast<float>(at(i));
+    const auto* const from = static_cast<const uint8_t*>(data(entry));
+    with_numbers(path(), entry, from, [&](auto at) {
+        const auto read_piece = [&](int64_t begin, int64_t end) {
+            // Memory that was never written holds zeros and takes none: where the tensor has zeros too, it stays so.
+            const auto is_zero = [&](int64_t i) {
+                return std::bit_cast<uint32_t>(static_cast<float>(at(i))) == 0 && std::bit_cast<uint32_t>(out[i]) == 0;
+            };
+            int64_t i = begin;
+            while (i < end && is_zero(i)) i++;
+            if (i == end) return;
+            for (i = begin; i < end; i++) out[i] = static_cast<float>(at(i));
+        };
+        constexpr int64_t piece = 1 << 18;
+        const int64_t n = entry.elements(), width = n > 0 ? (entry.end - entry.begin) / n : 0;
+        for (int64_t begin = 0; begin < n; begin += piece) {
+            const int64_t end = std::min(n, begin + piece);
+            read_piece(begin, end);
+            file_.forget(from + begin * width, (end - begin) * width);
+        }
     });
 }
 
@@ -204,6 +222,7 @@ void SafetensorsFile::read_transposed(const Entry& entry, float* out) const {
         transpose(
             M, N, [=](int64_t m, int64_t n) { return static_cast<float>(at(m * N + n)); }, out);
     });
+    file_.forget(static_cast<const uint8_t*>(data(entry)), entry.end - entry.begin);
 }
 
 namespace {

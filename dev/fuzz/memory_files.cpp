@@ -83,6 +83,7 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() { remove(data_, size_); }
+void MappedFile::forget(const uint8_t*, int64_t) const {}
 
 FileWriter::FileWriter(const std::string& path) : path_(path), temporary_(path + ".tmp") {
     files()[key(temporary_)].clear();
