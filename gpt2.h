@@ -239,7 +239,7 @@ private:
         const auto scale = grad_scale<wide>(dev, status.get());
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
-            if (muon && p.per_layer && p.shape.size() == 2) {
+            if (muon && p.muon()) {
                 for (int64_t l = 0; l < p.copies; ++l)
                     matrices.push_back(
                         {weights() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});

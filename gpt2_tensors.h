@@ -56,7 +56,8 @@ struct Parameter : Tensor {
     bool hf_transposed = false;        // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
     std::string hf;                    // Hugging Face's name below "transformer."; '#' stands for the block's number
 
-    bool decay() const { return shape.size() == 2; }  // weight decay pulls on matrices only
+    bool decay() const { return shape.size() == 2; }              // weight decay pulls on matrices only
+    bool muon() const { return per_layer && shape.size() == 2; }  // what Muon updates where it is the optimizer
     std::string hf_name(int64_t layer) const {
         std::string full = "transformer." + hf;
         if (per_layer) full.replace(full.find('#'), 1, std::to_string(layer));

@@ -3,6 +3,7 @@
 
 #include "program/device_model.h"
 #include "gpt2.h"
+#include "gpt2_scratch.h"
 #include "io/error.h"
 #include "layers/peak_cpu.h"
 #include "program/memory_plan.h"
@@ -12,6 +13,13 @@ namespace {
 
 Products products(const Options& options) { return options.matmul == "bf16" ? Products::bf16 : Products::fp32; }
 
+CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    return gpt2_scratch(
+        config,
+        {.B = B, .T = T, .keep = keep, .muon = options.optimizer == "muon", .losses = options.command != "generate"},
+        products(options), omp_get_max_threads());
+}
+
 }  // namespace
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
@@ -19,16 +27,19 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
     if (products(options) == Products::bf16 && !gemm::has_bf16)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
-    const MemoryPlan plan(config, B, T, keep, {}, [&] {
-        const int64_t logits = gemm::ceil_div(B * T, classifier::chunks(B * T, config.vocab)) * config.vocab;
-        return 4 * (logits + omp_get_max_threads() * gemm::scratch_floats(products(options)) + 2 * gemm::most_halved);
-    });
+    // With Muon the matrices' second moments are zeros that are never written, and take no memory.
+    MemoryPlan plan(config, B, T, keep, {.second_moments_of_matrices = options.optimizer != "muon"},
+                    [&] { return scratch(options, config, B, T, keep).bytes(); });
+    if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
+    plan.rows.emplace_back("program", resident_memory());  // the tokenizer included; no longer available
     return plan.text();
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
-    return std::make_unique<GPT2<Cpu>>(Cpu(products(options)), config, B, T, keep);
+    Cpu cpu(products(options));
+    cpu.reserve(scratch(options, config, B, T, keep));
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
 }
 
 double measured_peak_flops(const Options& options) { return measure_peak(products(options), quick); }

@@ -298,6 +298,20 @@ void softmax_backward(float* p, float* ds, float* scores, float* dscores, const 
     }
 }
 
+// Floats of scratch memory that forward() and backward() take.
+template <class Words>
+int64_t forward_floats(const Heads& heads) {
+    const int64_t T = heads.T, width = heads.width, K = ceil_div(heads.hs, Words::size);
+    return whole_vectors(T) * K + (ceil_div(T, Words::size) + ROWS) * width + ROWS * K + MR * STRIDE;
+}
+template <class Words>
+int64_t backward_floats(const Heads& heads) {
+    constexpr int64_t size = Words::size;
+    const int64_t T = heads.T, width = heads.width, K = ceil_div(heads.hs, size);
+    return (ceil_div(T, size) + 2 * T + ROWS + 2 * ROWS / size) * width + 2 * (whole_vectors(T) + ROWS) * K +
+           2 * (ROWS / size + MR) * STRIDE;
+}
+
 // out, logsumexp of one head, whose queries begin at qkv + at(first row)
 template <class Words>
 void forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, const Heads& heads, int64_t head) {
@@ -306,7 +320,7 @@ void forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, const Hea
     const float scale = heads.scale;
     const float *q = qkv + heads.at(head * T, ld), *k = q + C, *v = k + C;
     float* const o = out + heads.at(head * T, C);
-    float* const keys = dev.scratch(whole_vectors(T) * K + (ceil_div(T, size) + ROWS) * width + ROWS * K + MR * STRIDE);
+    float* const keys = dev.scratch(forward_floats<Words>(heads));
     float* const values = keys + whole_vectors(T) * K;
     float *const scores = values + ceil_div(T, size) * width, *const sums = scores + MR * STRIDE;
     float* const query_words = sums + ROWS * width;
@@ -352,8 +366,7 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
     const float *q = qkv + at, *k = q + C, *v = k + C, *d = dout + at_out, *o = out + at_out;
     float *dq = dqkv + at, *dk = dq + C, *dv = dk + C;
     // In words: keys, queries and douts across rows, their rows, and keys and values transposed.
-    float* const keys = dev.scratch((ceil_div(T, size) + 2 * T + ROWS + 2 * ROWS / size) * width +
-                                    2 * (whole_vectors(T) + ROWS) * K + 2 * (ROWS / size + MR) * STRIDE);
+    float* const keys = dev.scratch(backward_floats<Words>(heads));
     float *const dk_sum = keys + ceil_div(T, size) * width, *const dv_sum = dk_sum + T * width;
     float *const dq_sum = dv_sum + T * width, *const queries = dq_sum + ROWS * width;
     float* const douts = queries + ROWS / size * width;
@@ -429,20 +442,28 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
 
 // f with the words of products. Where AMX multiplies matrices, attention stays fp32.
 template <class F>
-void for_words([[maybe_unused]] const Cpu& dev, const F& f) {
+auto for_words([[maybe_unused]] Products products, const F& f) {
 #if defined(__AVX512BF16__)
-    if (dev.products == Products::bf16 && !amx::permitted()) return f(gemm::Bf16Pairs());
+    if (products == Products::bf16 && !amx::permitted()) return f(gemm::Bf16Pairs());
 #endif
-    f(gemm::Floats());
+    return f(gemm::Floats());
 }
 
 }  // namespace
+
+int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, Products products) {
+    return for_words(products, [&]<class Words>(Words) { return forward_floats<Words>({1, T, NH, C / NH}); });
+}
+int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, Products products) {
+    return for_words(products, [&]<class Words>(Words) { return backward_floats<Words>({1, T, NH, C / NH}); });
+}
 
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
                        int64_t NH) {
     const Timed timed(dev, "attention_forward", 2 * product(B, T, T + 1, C), 16 * product(B, T, C));
     const Heads heads{B, T, NH, C / NH};
-    for_words(dev, [&]<class Words>(Words) {
+    dev.reserve(attention_forward_scratch(T, C, NH, dev.products));
+    for_words(dev.products, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head) forward<Words>(dev, out, logsumexp, qkv, heads, head);
     });
@@ -452,7 +473,8 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                         const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
     const Timed timed(dev, "attention_backward", 5 * product(B, T, T + 1, C), 32 * product(B, T, C));
     const Heads heads{B, T, NH, C / NH};
-    for_words(dev, [&]<class Words>(Words) {
+    dev.reserve(attention_backward_scratch(T, C, NH, dev.products));
+    for_words(dev.products, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head)
             backward<Words>(dev, dqkv, dout, out, qkv, logsumexp, heads, head);

@@ -13,3 +13,7 @@ void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv,
 //                   dq_t = sum_s dscore k_s / sqrt(hs),  dk_s = sum_t dscore q_t / sqrt(hs)
 void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv,
                         const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH);
+
+// Scratch memory of each thread, in floats.
+int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, Products products);
+int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, Products products);

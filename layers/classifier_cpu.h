@@ -7,11 +7,13 @@
 
 namespace classifier {
 
-// Rows of logits made at a time: at most 64 MiB of them, so that a large vocabulary's stay out of the memory plan.
-inline int64_t chunks(int64_t N, int64_t V) {
-    const int64_t rows = std::max<int64_t>(64, (int64_t{16} << 20) / V);
-    return gemm::ceil_div(N, rows);
-}
+// Rows of logits made at a time: at most 64 MiB of them, or the logits of a large vocabulary would take most of the
+// memory. N rows are cut into nearly equal chunks.
+inline int64_t most_rows(int64_t V) { return std::max<int64_t>(64, (int64_t{16} << 20) / V); }
+inline int64_t chunks(int64_t N, int64_t V) { return gemm::ceil_div(N, most_rows(V)); }
+
+// Floats of Cpu::shared() for at most N rows: fewer rows may make a larger chunk than N do.
+inline int64_t shared_floats(int64_t N, int64_t V) { return std::min(N, most_rows(V)) * V; }
 
 // The denominator is summed in runs of so many terms: where all are near equal, roundings of one long sum go one way.
 constexpr int64_t run = 1024;
@@ -52,7 +54,7 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
     const Timed timed(dev, "classifier_forward", 2 * product(N, C, V), 0);
     using enum gemm::Order;
     const int64_t chunks = classifier::chunks(N, V);
-    float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
+    float* const logits = dev.shared(classifier::shared_floats(N, V));
     for (int64_t i = 0; i < chunks; ++i) {
         const auto part = gemm::part_of(N, chunks, i);
         const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings
@@ -73,7 +75,7 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
     const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
     using enum gemm::Order;
     const int64_t chunks = classifier::chunks(N, V);
-    float* const logits = dev.shared(gemm::ceil_div(N, chunks) * V);
+    float* const logits = dev.shared(classifier::shared_floats(N, V));
     for (int64_t i = 0; i < chunks; ++i) {
         const auto part = gemm::part_of(N, chunks, i);
         const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -36,10 +37,17 @@ struct HostDelete {
 template <class T>
 using HostBuffer = std::unique_ptr<T[], HostDelete<T>>;
 
+constexpr int64_t page_bytes = 4096;
+
+// The bytes that host_allocate takes for `count` elements.
+template <class T>
+constexpr int64_t host_bytes(int64_t count) {
+    return (count * static_cast<int64_t>(sizeof(T)) + page_bytes) / page_bytes * page_bytes;
+}
+
 template <class T>
 HostBuffer<T> host_allocate(int64_t count) {
-    constexpr int64_t page = 4096;
-    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + page) / page * page;
+    const int64_t bytes = host_bytes<T>(count);
     void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
@@ -52,6 +60,19 @@ HostBuffer<T> host_allocate(int64_t count) {
 // that give as exact a sum, whichever is faster here; by one of these two; or with factors rounded to bf16.
 enum class Products { fp32, fma, split, bf16 };
 
+// Scratch memory on the Cpu, in floats. Each layer that needs some has a function that states it for a shape, which the
+// layer itself and the memory plan use.
+struct CpuScratch {
+    std::vector<int64_t> threads;    // of thread 0, 1, …
+    int64_t shared = 0, halves = 0;  // of all threads together
+    int64_t bytes() const {
+        int64_t sum = 0;
+        for (const int64_t count : threads) sum += host_bytes<float>(count);
+        for (const int64_t count : {shared, halves}) sum += count > 0 ? host_bytes<float>(count) : 0;
+        return sum;
+    }
+};
+
 struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
@@ -60,31 +81,77 @@ struct Cpu {
     explicit Cpu(Products p = Products::fp32) : products(p) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
-    // valid until this thread asks again. Grows, never shrinks.
-    float* scratch(int64_t count) { return grow(scratch_[static_cast<size_t>(omp_get_thread_num())], count); }
+    // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave. So it never
+    // allocates: a layer calls reserve() before the region.
+    float* scratch(int64_t count) {
+        const auto thread = static_cast<size_t>(omp_get_thread_num());
+        if (thread >= threads_.size() || threads_[thread].count < count) stop("scratch", count);
+        return threads_[thread].memory.get();
+    }
 
-    // The same for memory that all threads work on together: asked for outside of a parallel region, and not touched by
-    // scratch().
-    float* shared(int64_t count) { return grow(shared_, count); }
+    // Scratch memory that all threads work on together, which scratch() does not touch. Called outside of parallel
+    // regions. It grows where `count` was not reserved.
+    float* shared(int64_t count) { return grow(shared_, count, "shared"); }
 
-    // The same once more, for a matrix product's own use: its factors may lie in shared().
-    float* halves(int64_t count) { return grow(halves_, count); }
+    // A second memory like shared(), for matmuls only: their operands may lie in shared().
+    float* halves(int64_t count) { return grow(halves_, count, "halves"); }
+
+    // Allocates scratch memory where there is less of it, outside of parallel regions. Each thread touches its own
+    // memory, so that it lies near that thread and later steps need no more memory than the first.
+    void reserve(const CpuScratch& need) {
+        grow(shared_, need.shared);
+        grow(halves_, need.halves);
+        bool grows = need.threads.size() > threads_.size();
+        for (size_t i = 0; i < need.threads.size() && !grows; ++i) grows = threads_[i].count < need.threads[i];
+        if (!grows) return;
+        each_thread_has_ = 0;
+        threads_.resize(std::max(threads_.size(), need.threads.size()));
+        for (size_t i = 0; i < need.threads.size(); ++i) grow(threads_[i], need.threads[i]);
+        each_thread_has_ = std::ranges::min_element(threads_, {}, &Scratch::count)->count;
+#pragma omp parallel
+        if (const auto me = static_cast<size_t>(omp_get_thread_num()); me < threads_.size())
+            for (int64_t i = 0; i < threads_[me].count; i += page_bytes / 4) threads_[me].memory[i] = 0;
+    }
+    // The same memory for each thread of the parallel regions to come. Layers call this before each region: where
+    // enough is reserved it costs two comparisons.
+    void reserve(int64_t count) {
+        const auto threads = static_cast<size_t>(omp_get_max_threads());
+        if (count > each_thread_has_ || threads > threads_.size())
+            reserve(CpuScratch{std::vector<int64_t>(threads, count)});
+    }
+
+    // What is reserved, in bytes.
+    int64_t scratch_bytes() const {
+        CpuScratch has{{}, shared_.count, halves_.count};
+        for (const Scratch& s : threads_) has.threads.push_back(s.count);
+        return has.bytes();
+    }
 
 private:
     struct Scratch {
         HostBuffer<float> memory;
         int64_t count = 0;
     };
-    static float* grow(Scratch& s, int64_t count) {
+    static float* grow(Scratch& s, int64_t count, const char* what = "reserve") {
         if (s.count < count) {
-            s.memory = nullptr;  // give the old back before taking the new
+            if (omp_in_parallel()) stop(what, count);
+            s = {};  // frees the old memory before the new is allocated
             s.memory = host_allocate<float>(count);
             s.count = count;
         }
         return s.memory.get();
     }
+    // A mistake in a layer. Not an exception: none can leave a parallel region.
+    [[noreturn]] static void stop(const char* what, int64_t count) {
+        std::fprintf(stderr,
+                     "Cpu::%s: thread %d needs %lld floats, which are not reserved; call Cpu::reserve() before the "
+                     "parallel region\n",
+                     what, omp_get_thread_num(), static_cast<long long>(count));
+        std::abort();
+    }
     Scratch shared_, halves_;
-    std::vector<Scratch> scratch_ = std::vector<Scratch>(static_cast<size_t>(omp_get_max_threads()));
+    std::vector<Scratch> threads_;
+    int64_t each_thread_has_ = 0;  // floats that every thread of threads_ has
 };
 
 // A device whose tensors lie in host memory: these two, and what derives from them. What follows is for them alone,

@@ -1,18 +1,24 @@
 // The sum of squares of a flat buffer on the Cpu.
 #pragma once
 
-#include <vector>
-
 #include "layers/global_norm.h"
 #include "layers/rows_cpu.h"
+
+namespace global_norm {
+
+constexpr int64_t run = 4096;
+inline int64_t runs(int64_t n) { return (n + run - 1) / run; }
+inline int64_t shared_floats(int64_t n) { return 2 * runs(n); }  // a double for each run
+
+}  // namespace global_norm
 
 // Runs of 4096 are summed in fp32 lanes, the runs in double, in order: the bits do not depend on the number of threads.
 inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
     using namespace simd;
-    constexpr int64_t run = 4096;
-    const int64_t runs = (n + run - 1) / run;
-    std::vector<double> sums(static_cast<size_t>(runs));
+    constexpr int64_t run = global_norm::run;
+    const int64_t runs = global_norm::runs(n);
+    double* const sums = reinterpret_cast<double*>(dev.shared(global_norm::shared_floats(n)));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < runs; ++r) {
         vfloat squares[4]{};
@@ -20,9 +26,9 @@ inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
             const vfloat v = load_n(x + r * run + i, left);
             squares[k] = fma(v, v, squares[k]);
         });
-        sums[static_cast<size_t>(r)] = static_cast<double>(sum(squares));
+        sums[r] = static_cast<double>(sum(squares));
     }
     double total = 0;
-    for (const double s : sums) total += s;
+    for (int64_t r = 0; r < runs; ++r) total += sums[r];
     return total;
 }

@@ -87,6 +87,10 @@ int64_t scratch_floats(Products products) {
     return for_kind(products, [](auto kind) { return scratch_of(kind); });
 }
 
+int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
+    return sums_halves(a, M, N, K) ? M * N + M : 0;  // C and row_sums of the last half
+}
+
 template <Order A, Order B>
 void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
@@ -101,8 +105,10 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
     const Products products = chosen(cpu.products, M, N);
     const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
-    const bool halved = sums_halves(A, M, N, K);
-    float* const second = halved ? cpu.halves(M * N + M) : nullptr;  // C and row_sums of the last half
+    const int64_t thread_floats = scratch_floats(products), floats = halves_floats(A, M, N, K);
+    const bool halved = floats > 0;
+    cpu.reserve(thread_floats);
+    float* const second = halved ? cpu.halves(floats) : nullptr;
     float* const second_sums = halved && row_sums ? second + M * N : nullptr;
     if (second_sums) std::fill_n(second_sums, M, 0.0f);
 #pragma omp parallel
@@ -115,7 +121,7 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
         const Range rows{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)};
         const Range columns{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)};
         const auto my_block = [&](Range k, float* to, int64_t ld, Store how, float* sums) {
-            block_in<A, B>(products, cpu.scratch(scratch_floats(products)), rows, columns, k.size(),
+            block_in<A, B>(products, cpu.scratch(thread_floats), rows, columns, k.size(),
                            a + k.begin * (A == Order::k_last ? 1 : lda), lda,
                            b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
         };

@@ -29,8 +29,11 @@ auto for_kind([[maybe_unused]] Products products, const F& f) {
 
 constexpr int64_t most_halved = 1 << 18;  // C's size up to which K may be cut into halves, whose products are added
 
-// What a product takes of each thread's scratch memory. Of fp32: of the larger of its two ways.
+// Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both ways.
 int64_t scratch_floats(Products products);
+
+// Floats of Cpu::halves() for C (M,N) = A (M,K) · B: 0 where C is not the sum of two halves.
+int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K);
 
 // gemm::block or amx::block: C's rectangle [rows) x [columns) on the calling thread. `memory`: scratch_floats().
 template <Order A, Order B>

@@ -8,7 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <numeric>
+#include <vector>
 
 #include "layers/multiply_cpu.h"
 #include "layers/muon.h"
@@ -34,6 +37,20 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
         for (int64_t i = begin; i < end; ++i)
             for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
     }
+}
+
+// Floats of scratch memory for one matrix.
+inline int64_t scratch_floats(Products products, int64_t rows, int64_t cols) {
+    const int64_t n = std::min(rows, cols);
+    return gemm::scratch_floats(products) + 2 * rows * cols + 4 * n * n;
+}
+
+// Floats of scratch memory of each thread, given those of all matrices: thread t begins with the t-th largest matrix.
+// There may be more threads than matrices.
+inline std::vector<int64_t> thread_floats(std::vector<int64_t> of_matrices, int64_t threads) {
+    std::ranges::sort(of_matrices, std::greater());
+    of_matrices.resize(static_cast<size_t>(std::min<int64_t>(threads, std::ssize(of_matrices))));
+    return of_matrices;
 }
 
 inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
@@ -112,15 +129,18 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
         for (const int stage : muon::stages) flops += 3 * n * n * k + (4 * stage - 3) * n * n * n;
     }
     const Timed timed(dev, "muon_update", flops, 0);
+    std::vector<int64_t> floats;
+    for (const auto& w : matrices) floats.push_back(muon::scratch_floats(dev.products, w.rows, w.cols));
+    dev.reserve(CpuScratch{muon::thread_floats(floats, omp_get_max_threads())});
     std::vector<size_t> largest_first(matrices.size());
     std::iota(largest_first.begin(), largest_first.end(), size_t{0});
-    const auto size = [&](size_t i) { return matrices[i].rows * matrices[i].cols; };
-    std::stable_sort(largest_first.begin(), largest_first.end(), [&](size_t i, size_t j) { return size(i) > size(j); });
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < largest_first.size(); ++i) {
-        const MuonMatrix<float>& w = matrices[largest_first[i]];
-        const int64_t n = std::min(w.rows, w.cols);
-        muon::update(dev.products, dev.scratch(gemm::scratch_floats(dev.products) + 2 * w.rows * w.cols + 4 * n * n), w,
-                     o, grad_scale);
+    std::ranges::stable_sort(largest_first, std::greater(), [&](size_t i) { return floats[i]; });
+    // After its first matrix a thread takes the next one that no thread has taken, which is no larger.
+    std::atomic<size_t> taken = 0;
+#pragma omp parallel
+    for (size_t i = static_cast<size_t>(omp_get_thread_num()); i < matrices.size();
+         i = static_cast<size_t>(omp_get_num_threads()) + taken++) {
+        const size_t matrix = largest_first[i];
+        muon::update(dev.products, dev.scratch(floats[matrix]), matrices[matrix], o, grad_scale);
     }
 }

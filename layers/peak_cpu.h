@@ -119,7 +119,11 @@ double peak_of_kind(amx::Planes<planes>, Effort effort) {
 
 // Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
 class CopyPeak {
+    static constexpr int64_t n = int64_t{32} << 20;
+
 public:
+    static constexpr int64_t bytes = 2 * host_bytes<float>(n);
+
     CopyPeak() {  // touches the pages: what was never written is read from one page of zeros, out of the cache
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < n; ++i) from_[i] = 1;
@@ -143,7 +147,6 @@ public:
     }
 
 private:
-    static constexpr int64_t n = int64_t{32} << 20;
     const HostBuffer<float> from_ = host_allocate<float>(n), to_ = host_allocate<float>(n);
 };
 

@@ -89,13 +89,20 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
 // have sums of their own that are added in order. A run has 32 rows or more, or its sums would cost as much as the
 // rows: with 8 instead, layernorm's backward is a third slower for 256 rows of 768. Where that leaves 16 runs for the
 // threads it has up to 128: its sums cost as much of memory's time as 2 rows.
+struct RowRuns {
+    int64_t rows, runs, stride;  // rows of a run, runs, and floats from one sum to the next
+    RowRuns(int64_t N, int64_t C)
+        : rows(std::max({int64_t{32}, std::min<int64_t>(128, N / 16), (N + 63) / 64})),
+          runs((N + rows - 1) / rows),
+          stride((C + simd::W - 1) / simd::W * simd::W) {}
+    int64_t shared_floats() const { return runs * 2 * stride; }
+};
 template <class S, class Visit>
 void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit& visit) {
     using namespace simd;
-    const int64_t rows = std::max({int64_t{32}, std::min<int64_t>(128, N / 16), (N + 63) / 64});
-    const int64_t runs = (N + rows - 1) / rows;
-    const int64_t stride = (C + W - 1) / W * W;
-    float* const partial = dev.shared(runs * 2 * stride);
+    const RowRuns cut(N, C);
+    const int64_t rows = cut.rows, runs = cut.runs, stride = cut.stride;
+    float* const partial = dev.shared(cut.shared_floats());
 #pragma omp parallel
     {
 #pragma omp for schedule(static)

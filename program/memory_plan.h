@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +21,7 @@
 inline std::string mebibytes(int64_t bytes) {
     char text[32];
     const double mib = static_cast<double>(bytes) / (1 << 20);
-    std::snprintf(text, sizeof text, mib < 1024 ? "%.0f MiB" : "%.1f GiB", mib < 1024 ? mib : mib / 1024);
+    std::snprintf(text, sizeof text, mib < 1024 ? "%.0f MiB" : "%.2f GiB", mib < 1024 ? mib : mib / 1024);
     return text;
 }
 
@@ -46,12 +47,21 @@ inline int64_t available_memory() {
     return std::max<int64_t>(available, 0);
 }
 
+// Bytes that this process has in memory now; 0 where the system does not say.
+inline int64_t resident_memory() {
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    // What one element takes: parameters and activations, and all that stays fp32 where those are bf16.
+    // What one element takes: parameters and activations, and all that stays fp32 where those are bf16. And whether
+    // memory is taken for second moments of the matrices that Muon updates: it has none.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
+        bool second_moments_of_matrices = true;
     };
     // `scratch`: the device's, in bytes.
     template <class Scratch>
@@ -63,12 +73,16 @@ struct MemoryPlan {
             rows.emplace_back("activations, roughly", static_cast<int64_t>(std::min(rough, 0x1p62)));
             return;
         }
-        const int64_t parameters = ParameterTable(config).size;
+        const ParameterTable table(config);
+        const int64_t parameters = table.size;
         rows.emplace_back("parameters", parameters * sizes.scalar);
         if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
         if (keep != Keep::inference) {
             rows.emplace_back("gradients", parameters * sizes.wide);
-            rows.emplace_back("AdamW's moments", 2 * parameters * sizes.wide);
+            int64_t moments = 2 * parameters;
+            for (const Parameter& p : table.rows)
+                if (p.muon() && !sizes.second_moments_of_matrices) moments -= p.copies * p.stride;
+            rows.emplace_back("optimizer state", moments * sizes.wide);
         }
         const ActivationTable activations(config, B, T, keep, sizes.wide / sizes.scalar);
         rows.emplace_back("activations", activations.size * sizes.scalar);

@@ -169,12 +169,14 @@ void forward_head(const Head& a, float* keys, float* values) {
 }
 int64_t panel_floats(const Tensors& x) { return (x.T + NR) * x.hs + (x.hs + NR) * x.T; }
 void forward_blocks(Cpu& dev, const Tensors& x) {
+    dev.reserve(panel_floats(x));
     float* const panels = dev.scratch(panel_floats(x));
     for (int64_t i = 0; i < x.B * x.NH; ++i) forward_head(x.head(i), panels, panels + (x.T + NR) * x.hs);
 }
 
 // 4. Heads are shared out.
 void forward_threads(Cpu& dev, const Tensors& x) {
+    dev.reserve(panel_floats(x));
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = 0; i < x.B * x.NH; ++i) {
         float* const panels = dev.scratch(panel_floats(x));

@@ -169,6 +169,7 @@ TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
         Cpu cpu(Products::bf16);
         Reference<double> reference;
         Magnitude magnitude;
+        cpu.reserve(gemm::scratch_floats());
         gemm::block<gemm::Bf16Pairs, k_first, k_first>(cpu.scratch(gemm::scratch_floats()), {0, s.OC}, {0, s.C}, s.N,
                                                        t.dout.on(cpu), s.OC, t.inp.on(cpu), s.C, t.dweight.on(cpu), s.C,
                                                        gemm::Store::add, {}, t.dbias.on(cpu));

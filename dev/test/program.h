@@ -1,6 +1,7 @@
 // What the tests of the whole program share: it runs as its users run it, as a process of its own.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 struct Result {
     int status = -1;  // as the shell has it: of a signal, 128 and its number
     std::string out, err;
+    int64_t peak_memory = 0;  // bytes that it had in memory at most, pages of files included
 };
 
 struct Limits {
@@ -94,7 +96,9 @@ protected:
         result.out = read_all(child.out);
         result.err = read_all(child.err);
         int status = 0;
-        waitpid(child.pid, &status, 0);
+        rusage usage{};
+        wait4(child.pid, &status, 0, &usage);
+        result.peak_memory = usage.ru_maxrss * 1024;
         result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
         return result;
     }

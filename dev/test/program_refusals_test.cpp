@@ -282,13 +282,19 @@ TEST_F(Refusals, PlansOfMemoryThatDoNotFit) {
     const Limits limits{.memory = rlim_t{1} << 30};
     expect_refused(training("out", {{"channels", "4096"}, {"heads", "1"}}), {"memory", "expected"}, limits);
     // Near the edge it runs or is refused; it is never killed.
-    for (const int64_t mib : {60, 200, 250, 300, 350, 600}) {
-        const std::string out = "limit " + std::to_string(mib);
-        const Result result = run(training(out, {{"channels", "512"}, {"optimizer", "adamw"}, {"steps", "1"}}),
-                                  {.memory = static_cast<rlim_t>(mib) << 20});
-        EXPECT_TRUE(result.status == 0 || result.status == 2) << mib << " MiB: " << result.status << "\n" << result.err;
-        EXPECT_EQ(path_exists(at(out)), result.status == 0) << mib;
-    }
+    const auto near_edge = [&](int64_t mib, Args args) {
+        const std::string out = "limit " + std::to_string(mib) + args["optimizer"] + args["threads"];
+        args.insert({{"channels", "512"}, {"steps", "1"}});
+        const Result result = run(training(out, args), {.memory = static_cast<rlim_t>(mib) << 20});
+        EXPECT_TRUE(result.status == 0 || result.status == 2) << out << ": " << result.status << "\n" << result.err;
+        EXPECT_EQ(path_exists(at(out)), result.status == 0) << out;
+        return result.status;
+    };
+    for (const int64_t mib : {60, 200, 250, 300, 350, 600}) near_edge(mib, {{"optimizer", "adamw"}, {"threads", "2"}});
+    for (const int64_t mib : {250, 300, 350, 400}) near_edge(mib, {{"optimizer", "muon"}, {"threads", "2"}});
+    for (const int64_t mib : {700, 800, 900, 1000}) near_edge(mib, {{"optimizer", "muon"}, {"threads", "8"}});
+    // All but what Muon's four threads take would fit.
+    EXPECT_EQ(near_edge(1700, {{"optimizer", "muon"}, {"threads", "4"}, {"channels", "2048"}}), 2);
 #endif
 }
 

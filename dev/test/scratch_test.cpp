@@ -1,0 +1,104 @@
+// Scratch memory of the Cpu: what the plan counts is what a model takes, all of it is there before the first step, and
+// a layer that takes more than it reserved is stopped.
+#include <gtest/gtest.h>
+
+#include <omp.h>
+
+#include "gpt2.h"
+#include "gpt2_init.h"
+#include "gpt2_scratch.h"
+
+namespace {
+
+struct Case {
+    GPT2Config config;
+    int64_t B, T;
+    bool muon;
+    int threads;
+};
+
+const Case cases[] = {
+    {{.context = 16, .vocab = 50, .layers = 1, .heads = 2, .channels = 16}, 1, 16, true, 1},
+    {{.context = 200, .vocab = 300, .layers = 2, .heads = 1, .channels = 48}, 5, 200, true, 3},  // halves of K
+    {{.context = 16, .vocab = 300, .layers = 3, .heads = 2, .channels = 64}, 2, 16, true, 6},    // of 12 matrices
+    {{.context = 64, .vocab = 50257, .layers = 1, .heads = 2, .channels = 8}, 6, 64, false, 2},  // two chunks of logits
+    {{.context = 300, .vocab = 50, .layers = 1, .heads = 3, .channels = 96}, 1, 300, false, 5},
+};
+
+// A step of training, an evaluation of a smaller batch, and logits.
+void use(GPT2<Cpu>& model, const Case& c) {
+    const std::vector<int32_t> x(static_cast<size_t>(c.B * c.T), 3);
+    if (model.keep != Keep::inference) {
+        model.forward_backward(x.data(), x.data(), c.B, c.T, 1);
+        Optimizer optimizer;
+        if (c.muon) optimizer.muon = Muon{};
+        model.update(optimizer, {.clip = 1}, 1);
+    }
+    model.evaluate(x.data(), x.data(), c.B, c.T);
+    model.evaluate(x.data(), x.data(), std::max<int64_t>(1, c.B - 1), c.T - 1);
+    std::vector<float> logits(static_cast<size_t>(c.config.vocab));
+    model.next_logits(logits.data(), x.data(), c.T);
+}
+
+}  // namespace
+
+TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
+    const int threads_before = omp_get_max_threads();
+    for (const Case& c : cases)
+        for (const Products products : {Products::fp32, Products::bf16})
+            for (const Keep keep : {Keep::inference, Keep::training}) {
+                if (products == Products::bf16 && (!gemm::has_bf16 || c.config.vocab > 1000)) continue;
+                SCOPED_TRACE(testing::Message() << c.config.channels << " channels, " << c.threads << " threads");
+                omp_set_num_threads(c.threads);
+                const CpuScratch plan =
+                    gpt2_scratch(c.config, {.B = c.B, .T = c.T, .keep = keep, .muon = c.muon}, products, c.threads);
+
+                Cpu reserved(products);
+                reserved.reserve(plan);
+                EXPECT_EQ(reserved.scratch_bytes(), plan.bytes());
+                GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, keep);
+                initialize_parameters(c.config, model.table, 1, model.parameters.get());
+                use(model, c);
+                EXPECT_EQ(model.dev.scratch_bytes(), plan.bytes());
+
+                GPT2<Cpu> without_plan(Cpu(products), c.config, c.B, c.T, keep);
+                initialize_parameters(c.config, without_plan.table, 1, without_plan.parameters.get());
+                use(without_plan, c);
+                EXPECT_EQ(without_plan.dev.scratch_bytes(), plan.bytes());
+            }
+    omp_set_num_threads(threads_before);
+}
+
+// What a thread takes in a region of `threads`, where 1000 floats were reserved for each of two threads.
+template <class Take>
+void take_in_region(int threads, const Take& take) {
+    omp_set_num_threads(2);
+    Cpu cpu;
+    cpu.reserve(1000);
+#pragma omp parallel num_threads(threads)
+    if (omp_get_thread_num() == threads - 1) take(cpu);
+}
+
+TEST(ScratchDeathTest, ParallelRegionsTakeOnlyWhatIsReserved) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    take_in_region(2, [](Cpu& cpu) { cpu.scratch(1000); });
+    EXPECT_DEATH(take_in_region(2, [](Cpu& cpu) { cpu.scratch(1001); }),
+                 "Cpu::scratch: thread 1 needs 1001 floats.*reserve");
+    EXPECT_DEATH(take_in_region(3, [](Cpu& cpu) { cpu.scratch(10); }), "Cpu::scratch: thread 2 needs 10 floats");
+    EXPECT_DEATH(take_in_region(2, [](Cpu& cpu) { cpu.shared(10); }), "Cpu::shared: thread 1 needs 10 floats");
+    EXPECT_DEATH(take_in_region(2, [](Cpu& cpu) { cpu.halves(10); }), "Cpu::halves: thread 1 needs 10 floats");
+}
+
+TEST(Scratch, HasRoomForAsManyThreadsAsThereWillBe) {
+    const int threads_before = omp_get_max_threads();
+    Cpu cpu;
+    for (const int threads : {1, 4, 2}) {
+        omp_set_num_threads(threads);
+        cpu.reserve(10 * threads);
+        int without = 0;
+#pragma omp parallel reduction(+ : without)
+        without += cpu.scratch(10 * threads) == nullptr;
+        EXPECT_EQ(without, 0);
+    }
+    omp_set_num_threads(threads_before);
+}

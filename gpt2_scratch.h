@@ -1,0 +1,41 @@
+// The scratch memory that a GPT-2 takes on the Cpu: the largest of what its layers state, for the shapes that gpt2.h
+// calls them with. make_model reserves it and the memory plan counts it.
+#pragma once
+
+#include "gpt2_tensors.h"
+#include "layers/layers.h"
+
+struct CpuUse {
+    int64_t B, T;  // the largest batch
+    Keep keep;
+    bool muon = false;   // the optimizer, in training
+    bool losses = true;  // false: only next_logits() is called
+};
+
+inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Products products, int64_t threads) {
+    const int64_t N = use.B * use.T, C = config.channels, V = config.vocab;
+    const ParameterTable table(config);
+    CpuScratch scratch;
+    int64_t of_thread =
+        std::max(gemm::scratch_floats(products), attention_forward_scratch(use.T, C, config.heads, products));
+    if (use.losses) scratch.shared = classifier::shared_floats(N, V);
+    std::vector<int64_t> of_matrices;
+    if (use.keep != Keep::inference) {
+        of_thread = std::max(of_thread, attention_backward_scratch(use.T, C, config.heads, products));
+        scratch.shared =
+            std::max({scratch.shared, RowRuns(N, C).shared_floats(), global_norm::shared_floats(table.size)});
+        scratch.halves = gemm::halves_floats(gemm::Order::k_first, V, C, std::min(N, classifier::most_rows(V)));
+        for (const Parameter& p : table.rows) {
+            if (!p.muon()) continue;
+            scratch.halves =
+                std::max(scratch.halves, gemm::halves_floats(gemm::Order::k_first, p.shape[0], p.shape[1], N));
+            if (use.muon)
+                of_matrices.insert(of_matrices.end(), static_cast<size_t>(p.copies),
+                                   muon::scratch_floats(products, p.shape[0], p.shape[1]));
+        }
+    }
+    scratch.threads = muon::thread_floats(of_matrices, threads);
+    scratch.threads.resize(static_cast<size_t>(threads));
+    for (int64_t& floats : scratch.threads) floats = std::max(floats, of_thread);
+    return scratch;
+}
