@@ -186,16 +186,20 @@ public:
     }
 
     HostState download() override {
-        if constexpr (std::is_same_v<wide, float>)
-            return {from_device(dev, weights(), table.size, host_parameters),
-                    from_device(dev, m.get(), table.size, host_m), from_device(dev, v.get(), table.size, host_v)};
+        if constexpr (std::is_same_v<wide, float>) {
+            HostState host;
+            host.parameters = from_device(dev, weights(), table.size, host.copies[0]);
+            host.m = from_device(dev, m.get(), table.size, host.copies[1]);
+            host.v = from_device(dev, v.get(), table.size, host.copies[2]);
+            return host;
+        }
         throw std::logic_error("the files hold floats: only float models are read and written");
     }
-    void upload() override {
+    void upload(const HostState& host) override {
         if constexpr (std::is_same_v<wide, float>) {
-            to_device(dev, weights(), host_parameters);
-            to_device(dev, m.get(), host_m);
-            to_device(dev, v.get(), host_v);
+            to_device(dev, weights(), host.parameters, table.size);
+            if (m) to_device(dev, m.get(), host.m, table.size);
+            if (v) to_device(dev, v.get(), host.v, table.size);
         }
         round_parameters(settings_for(dev, {.rounding = rounding}), nullptr);
         if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
@@ -208,7 +212,6 @@ public:
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
     Buffer<StepStatus> status;
-    std::vector<float> host_parameters, host_m, host_v;  // of a device that has memory of its own
     bool accumulate = false;  // false: nothing is in `gradients`, and the products that go there are written with =
 
 private:

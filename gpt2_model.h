@@ -1,10 +1,12 @@
 // What the training loop, `generate` and `eval` need of a GPT-2, whatever device it runs on.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 #include "gpt2_tensors.h"
+#include "layers/device.h"
 #include "layers/profile.h"
 #include "layers/step_settings.h"
 
@@ -17,12 +19,14 @@ struct Model {
     const ParameterTable table;
 
     // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each: on the Cpu they
-    // are the state itself, elsewhere a copy that download() refreshes and upload() makes the state.
+    // are the state itself; elsewhere they are copies, which live as long as this object, and upload() makes them the
+    // state.
     struct HostState {
-        float *parameters, *m, *v;
+        float *parameters = nullptr, *m = nullptr, *v = nullptr;
+        std::array<HostBuffer<float>, 3> copies{};  // what these point to, where they are copies
     };
     virtual HostState download() = 0;
-    virtual void upload() = 0;
+    virtual void upload(const HostState& host) = 0;
 
     // How a device with parameters in bf16 rounds them in upload() and update(); none: to nearest. Each update that is
     // applied sets its step, so that what is uploaded by it again gets the same bits.

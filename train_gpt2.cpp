@@ -78,17 +78,16 @@ public:
         val.emplace(data.val, options.seq);
         model = make_model(options, config, options.batch, options.seq, keep);
         const Model::HostState host = model->download();
-        optimizer_state = {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
         if (start.empty())
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
         else
             read_finite_model(start, config, host.parameters);
         if (!checkpoint.empty()) {
-            read_optimizer(checkpoint, optimizer_state);
+            read_optimizer(checkpoint, optimizer_buffers(host));
             batches->seek(state.position);
         }
         model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.last_applied};
-        model->upload();
+        model->upload(host);
         open_logs();
         directory.keep();
         schedule = schedule_of(options);
@@ -338,6 +337,10 @@ private:
         std::fflush(stdout);
     }
 
+    std::vector<OptimizerBuffer> optimizer_buffers(const Model::HostState& host) const {
+        return {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
+    }
+
     // Where that fails the checkpoints before are still there, and training goes on.
     void save() {
         progress->clear();
@@ -345,16 +348,19 @@ private:
         if (samples) samples->sync();
         state.losses = outliers.losses, state.norms = outliers.norms;
         state.last_applied = model->rounding->step;
-        const Model::HostState host = model->download();
         try {
+            const Model::HostState host = model->download();
             const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,
-                                                     optimizer_state, state, options.keep);
+                                                     optimizer_buffers(host), state, options.keep);
             std::printf("saved %s\n", path.c_str());
             std::fflush(stdout);
             saved = true, save_failed = false;
         } catch (const InputError& error) {
             save_failed = true;
             complain(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
+        } catch (const std::bad_alloc&) {  // for the copies of a GPU's memory
+            save_failed = true;
+            complain("out of memory; step " + std::to_string(state.step) + " is not saved");
         }
     }
 
@@ -381,7 +387,6 @@ private:
     std::optional<Batches> batches;
     std::optional<WindowReader> val;
     std::unique_ptr<Model> model;
-    std::vector<OptimizerBuffer> optimizer_state;
     std::optional<Log> log;
     LogHistory history;
     std::optional<SampleLog> samples;

@@ -53,6 +53,16 @@ int64_t free_memory() {
     return static_cast<int64_t>(free);
 }
 
+// What a model takes of the host's memory while it is read or saved, which must be there: bytes.
+int64_t check_host_memory(const GPT2Config& config, Keep keep) {
+    const int64_t copies = keep == Keep::inference ? 1 : 3;  // parameters, AdamW's moments
+    const int64_t bytes = copies * ParameterTable(config).size * 4, available = available_memory();
+    if (bytes > available)
+        bad_input("host memory", "available", mebibytes(available),
+                  mebibytes(bytes) + ", to read and to save the model", "make the model smaller");
+    return bytes;
+}
+
 Cuda device_for(const Options& options, Keep keep) {
     Cuda dev = cuda_for_training();
     dev.bf16_products = options.dtype == "bf16";
@@ -84,7 +94,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
             return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) + (int64_t{32} << 20);  // and cuBLASLt's
         });
         plan.check(free_memory(), remedy);
-        return plan.text();
+        return plan.text() + "; of the host's, to read and to save it, " + mebibytes(check_host_memory(config, keep));
     });
 }
 

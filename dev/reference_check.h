@@ -163,8 +163,9 @@ private:
             std::copy(read_values.begin(), read_values.end(), all.begin() + p.offset);
         }
         if constexpr (std::is_same_v<wide, float>) {
-            std::copy(all.begin(), all.end(), model.download().parameters);
-            model.upload();
+            const Model::HostState host = model.download();
+            std::copy(all.begin(), all.end(), host.parameters);
+            model.upload(host);
         } else {
             std::copy(all.begin(), all.end(), model.parameters.get());
         }

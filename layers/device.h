@@ -229,10 +229,13 @@ void replay(Device&, const ReplayKey&, const F& f) {
     f();
 }
 
-// Where the host finds x (n), and what it wrote there back: `copy` is for devices with a memory of their own.
+// Where the host finds x (n): on a device with a memory of its own that is a copy, which `copy` then owns.
 template <HostDevice Device>
-float* from_device(Device&, float* x, int64_t, std::vector<float>&) {
+float* from_device(Device&, float* x, int64_t, HostBuffer<float>&) {
     return x;
 }
+// x (n) on the device = host (n), which may be x
 template <HostDevice Device>
-void to_device(Device&, float*, const std::vector<float>&) {}
+void to_device(Device&, float* x, const float* host, int64_t n) {
+    if (x != host) std::copy_n(host, n, x);
+}

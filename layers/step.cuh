@@ -205,15 +205,13 @@ T take(Cuda& dev, T* x) {
     return value;
 }
 
-// A copy of x (n), which may be null, in host memory that stays where it is; and the way back.
-inline float* from_device(Cuda& dev, float* x, int64_t n, std::vector<float>& copy) {
+// A copy of x (n), which may be null, in host memory.
+inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
     if (!x) return nullptr;
-    copy.resize(static_cast<size_t>(n));
-    cuda_check(cudaMemcpyAsync(copy.data(), x, copy.size() * sizeof(float), cudaMemcpyDeviceToHost, dev.stream),
-               "cudaMemcpy");
+    copy = host_allocate<float>(n);
+    cuda_check(
+        cudaMemcpyAsync(copy.get(), x, static_cast<size_t>(n) * sizeof(float), cudaMemcpyDeviceToHost, dev.stream),
+        "cudaMemcpy");
     cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
-    return copy.data();
-}
-inline void to_device(Cuda& dev, float* x, const std::vector<float>& copy) {
-    if (x && !copy.empty()) to_device(dev, x, copy.data(), static_cast<int64_t>(copy.size()));
+    return copy.get();
 }

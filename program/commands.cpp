@@ -54,8 +54,11 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     const int64_t T = seq > 0 ? seq : config.context;
     plan_memory(options, config, B, T, Keep::inference, "make --batch or --seq smaller");
     auto model = make_model(options, config, B, T, Keep::inference);
-    read_finite_model(path, config, model->download().parameters);
-    model->upload();
+    {
+        const Model::HostState host = model->download();
+        read_finite_model(path, config, host.parameters);
+        model->upload(host);
+    }
     return {std::move(model), tokenizer};
 }
 

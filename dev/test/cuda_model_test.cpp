@@ -40,13 +40,14 @@ TEST(CudaModel, WhatIsFastAgreesWithReference) {
     const int64_t N = config.context;
     GPT2<Cuda, bf16> model(cuda_for_training(), config, 1, N, Keep::training);
     GPT2<Reference<double>> reference({}, config, 1, N, Keep::training);
-    float* const parameters = model.download().parameters;
+    const Model::HostState host = model.download();
+    float* const parameters = host.parameters;
     initialize_parameters(config, model.table, 3, parameters);
     for (int64_t i = 0; i < model.table.size; ++i) {
         parameters[i] = static_cast<float>(bf16(parameters[i]));
         reference.parameters.get()[i] = static_cast<double>(parameters[i]);
     }
-    model.upload();
+    model.upload(host);
     std::vector<int32_t> x, y;
     for (int64_t i = 0; i < N; ++i) {
         x.push_back(static_cast<int32_t>(i * 7 % config.vocab));
@@ -77,8 +78,9 @@ struct SmallRun {
     GPT2<Cuda, T> model{cuda_for_training(), tiny, B, ::T, Keep::training};
     SmallRun() {
         model.rounding = Rounding{7, 0};
-        initialize_parameters(tiny, model.table, 3, model.download().parameters);
-        model.upload();
+        const Model::HostState host = model.download();
+        initialize_parameters(tiny, model.table, 3, host.parameters);
+        model.upload(host);
     }
     struct Batch {
         std::vector<int32_t> x, y;
@@ -184,12 +186,25 @@ TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
 // As a checkpoint carries it from one run to another.
 template <class T>
 void go_on_from(SmallRun<T>& first, SmallRun<T>& second) {
-    const Model::HostState saved = first.model.download(), loaded = second.model.download();
-    for (const auto& [from, to] : std::vector<std::pair<float*, float*>>{
-             {saved.parameters, loaded.parameters}, {saved.m, loaded.m}, {saved.v, loaded.v}})
-        std::copy_n(from, first.model.table.size, to);
     second.model.rounding = first.model.rounding;
-    second.model.upload();
+    second.model.upload(first.model.download());
+}
+
+// Nothing of the model's stays in host memory when nobody uses it.
+TEST(CudaModel, TheHostsCopiesBelongToTheirUser) {
+    SmallRun<bf16> run;
+    const Model::HostState one = run.model.download(), other = run.model.download();
+    EXPECT_NE(one.parameters, other.parameters);
+    for (const Model::HostState* host : {&one, &other}) {
+        EXPECT_EQ(host->parameters, host->copies[0].get());
+        EXPECT_EQ(host->m, host->copies[1].get());
+        EXPECT_EQ(host->v, host->copies[2].get());
+    }
+    const std::vector<float> before = run.state();
+    one.parameters[0] = 5;
+    EXPECT_EQ(run.state(), before);
+    run.model.upload(one);
+    EXPECT_EQ(run.state()[0], 5);
 }
 
 TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {

@@ -59,12 +59,12 @@ concept CanReplay = requires(D& dev) {
     replay(dev, ReplayKey{}, [] {});
 };
 template <class D>
-concept CanDownload = requires(D& dev, float* x, std::vector<float>& copy) {
+concept CanDownload = requires(D& dev, float* x, HostBuffer<float>& copy) {
     from_device(dev, x, 1, copy);
 };
 template <class D>
-concept CanUpload = requires(D& dev, float* x, const std::vector<float>& copy) {
-    to_device(dev, x, copy);
+concept CanUpload = requires(D& dev, float* x) {
+    to_device(dev, x, x, 1);
 };
 template <class D>
 concept CanTime = requires(D& dev) {

@@ -120,6 +120,11 @@ TEST_F(CudaProgram, RefusesWhatIsNotThere) {
                    {"--device: number: found 7, expected 0 … 1", "./train_gpt2", "trains on the CPU"});
     expect_refused(training("none", {{"heads", "2"}, {"channels", "520"}}),
                    {"attention: channels of a head: found 260, expected at most 256"});
+#ifndef __SANITIZE_ADDRESS__  // which reserves terabytes of addresses
+    expect_refused(training("none", {{"heads", "16"}, {"channels", "2560"}}),
+                   {"host memory: available: found ", "MiB, expected ", "to read and to save the model"},
+                   {.memory = rlim_t{1} << 30});
+#endif
     expect_refused(training("none", {{"threads", "2"}}), {"--threads: found an unknown name"});
     expect_refused(training("none", {{"matmul", "tf32"}}), {"--dtype"});  // of fp32 only
     on_cpu();

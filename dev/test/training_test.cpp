@@ -156,7 +156,7 @@ TEST(Sampler, SameSeedSameTokens) {
 struct Idle : Model {
     Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}) {}
     HostState download() override { return {}; }
-    void upload() override {}
+    void upload(const HostState&) override {}
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
     double loss() override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
