@@ -104,7 +104,7 @@ public:
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
             return 0;
         }
-        if (!change_of_schedule.empty()) complain(change_of_schedule);
+        if (!change_of_schedule.empty()) std::printf("%s\n", change_of_schedule.c_str());
         stop_signals::catch_stop(program_name());
         progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
                          [this] { return peak_flops(options); });
