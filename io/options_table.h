@@ -196,7 +196,8 @@ inline const std::vector<Group> groups = {
     {"Machine",
      train | generate | eval,
      {
-         {"threads", Int{&O::threads, 0, 4096}, "0", "N", "0: one for each core, or as many as a container's CPU quota is worth", cpu_only},
+         {"threads", Int{&O::threads, 0, 4096}, "0", "N",
+          "0: one for each core, or as many as a container's CPU quota is worth", cpu_only},
          {"device", Int{&O::device, 0, 1023}, "0", "N", "which GPU, as nvidia-smi counts them", gpu_only},
          {"dtype", Text{&O::dtype, {"bf16", "fp32"}}, "bf16", nullptr,
           "of parameters and activations; gradients and the optimizer's state are fp32", saved | gpu_only},
