@@ -38,17 +38,19 @@ TEST(Harness, TheFirstCallCountsOnlyWhereItTakesLong) {
     EXPECT_EQ(calls, 1);
 }
 
-// The work of a thread that has just woken takes twenty times as long here.
+// The work of a thread that has just woken takes twenty times as long here: timed from there on, the rate would be 200.
 TEST(Harness, APeakIsThatOfThreadsThatAreAwake) {
-    const double begun = seconds_now();
-    const auto work = [begun] {
-        sleep_for(seconds_now() - begun < 0.01 ? 0.01 : 0.0005);
-        return 1.0;
-    };
     omp_set_num_threads(2);
-    const double rate = rate_of_threads(work, {0.02, 3});
-    EXPECT_GT(rate, 2 / 0.002) << "2 / 0.01 asleep";
-    EXPECT_LT(rate, 2 / 0.0005);
+    double rate = 0;
+    for (int i = 0; i < 10 && rate < 600; ++i) {  // other programs may keep the threads from waking in time
+        const auto work = [begun = seconds_now()] {
+            sleep_for(seconds_now() - begun < 0.009 ? 0.01 : 0.0005);
+            return 1.0;
+        };
+        rate = rate_of_threads(work, {0.02, 1});
+        EXPECT_LT(rate, 2 / 0.0005);
+    }
+    EXPECT_GE(rate, 600);
 }
 
 // Were calls left out by the compiler, or the clock wrong, it would be beyond four instructions a cycle.
