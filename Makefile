@@ -1,12 +1,13 @@
 # `make help` lists the targets.
 ARCH ?= native
 CLANG := $(findstring clang,$(shell $(CXX) --version 2>/dev/null))
-KIND  := $(if $(CLANG),-clang)
+KIND  := $(if $(CLANG),-clang)$(if $(PORTABLE),-portable)
 B     := build/$(ARCH)$(KIND)$(if $(SANITIZE),-sanitize)
 ifeq ($(MAKELEVEL),0)  # all cores, unless -j says otherwise
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 endif
 
+# make PORTABLE=1 takes io/platform.h's fallbacks for other systems than Linux; it is for tests.
 OPENMP   := -fopenmp
 ifeq ($(shell uname -s),Darwin)  # Apple's clang, with Homebrew's libomp and libraries. Not tried on a Mac.
 BREW     := $(shell brew --prefix)
@@ -20,7 +21,7 @@ MARCH     = $(if $(filter arm64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-
 # one only where the code says fma, so equal bits do not hang on how a compiler inlines: 0.02 % more instructions a step.
 # WERROR=1, which .ci/run sets, makes warnings errors: a user's newer compiler may warn of more, and the build goes on.
 CXXFLAGS ?= -O3
-FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
+FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Wno-unknown-warning-option -Wno-pass-failed \
             $(if $(WERROR),-Werror) \
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
@@ -52,7 +53,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz format check-format check-cuda check-threads check-gpu clean help
+.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -110,6 +111,13 @@ fuzz: $(FUZZ)/readers ## fuzz the readers of files with libFuzzer (needs clang++
 check-threads: ## run the program under ThreadSanitizer (needs LLVM's OpenMP, libomp-dev)
 	@$(MAKE) --no-print-directory SANITIZE=thread B=build/$(ARCH)-thread build/$(ARCH)-thread/train_gpt2
 	@TRAIN_GPT2=build/$(ARCH)-thread/train_gpt2 scripts/check_threads.sh
+
+check-portable: ## build io/platform.h's fallbacks for other systems than Linux, and run the tests that meet them
+	@$(MAKE) --no-print-directory PORTABLE=1 CXXFLAGS=-O1 portable_tests
+
+# Large models' memory, checkpoints, their files' times, mapped files, options.
+portable_tests: $(B)/train_gpt2 $(patsubst %,$(B)/test/%_test,checkpoint text_cache program_refusals)
+	@TRAIN_GPT2=$< scripts/run_tests.sh $(filter %_test,$^)
 
 check-gpu: ## everything on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results; says what it skips
 	@scripts/gpu_check.sh

@@ -9,14 +9,16 @@
 #include <cstdio>
 #include <cstring>
 
+#include "io/platform.h"
+
 namespace {
 
 char prefix[64];  // what the handler writes must be there while it can run
 
-// The file that is mapped at an address, by /proc/self/maps ("begin-end rights offset device inode   /path" a line).
+// The file that is mapped at an address, by platform::mappings.
 // Returns the path's length, 0 for none. Does only what a signal's handler may do.
 size_t mapped_path(uintptr_t address, char* path, size_t room) {
-    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const int fd = open(platform::mappings, O_RDONLY | O_CLOEXEC);
     char block[4096];
     uintptr_t bounds[2] = {};
     size_t length = 0;
@@ -47,7 +49,9 @@ extern "C" void tell_and_end(int number, siginfo_t* info, void*) {
     static std::atomic_flag telling;
     while (telling.test_and_set()) pause();  // another thread does, and ends the process
     char path[4096];
-    const size_t length = mapped_path(reinterpret_cast<uintptr_t>(info->si_addr), path, sizeof path);
+    const size_t length = platform::mappings[0]
+                              ? mapped_path(reinterpret_cast<uintptr_t>(info->si_addr), path, sizeof path)
+                              : strlen(strcpy(path, "a file that it had opened"));
     if (length == 0) {  // no file's: what read it reads it again, and ends as without us
         signal(number, SIG_DFL);
         telling.clear();

@@ -17,6 +17,7 @@
 #include "io/hugging_face.h"
 #include "io/json.h"
 #include "io/llmc_files.h"
+#include "io/platform.h"
 #include "io/safetensors.h"
 
 namespace fs = std::filesystem;
@@ -96,9 +97,18 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
     if (!path_exists((checkpoint / state_name).string()))
         bad_input(checkpoint.string(), "checkpoint", "something else of this name", "no such file or directory",
                   "move it away");
-    if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) != 0)
+    if (platform::exchange(temporary.c_str(), checkpoint.c_str()) == 0) {
+        fs::remove_all(temporary);
+        return;
+    }
+    if (errno != ENOSYS && errno != EINVAL && errno != ENOTSUP)
         throw fs::filesystem_error("rename", checkpoint, {errno, std::generic_category()});
-    fs::remove_all(temporary);
+    // No exchange here: a crash between the two renames leaves this step as OUT/.step.old only.
+    const fs::path aside = checkpoint.parent_path() / ("." + checkpoint.filename().string() + ".old");
+    fs::remove_all(aside);
+    fs::rename(checkpoint, aside);
+    fs::rename(temporary, checkpoint);
+    fs::remove_all(aside);
 }
 
 void point_latest_at(const fs::path& out, const std::string& name) {

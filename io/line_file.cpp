@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "io/error.h"
+#include "io/platform.h"
 
 LineFile::LineFile(const std::string& path, bool must_be_new) : path_(path) {
     fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (must_be_new ? O_EXCL : 0), 0666);
@@ -40,6 +41,7 @@ void LineFile::write_waiting() {
 
 void LineFile::sync() {
     write_waiting();
-    if (trouble_.empty() && fdatasync(fd_) != 0)
-        trouble_ = path_ + ": fdatasync: found " + std::strerror(errno) + ", expected success; check the disc";
+    if (trouble_.empty() && platform::sync_data(fd_) != 0)
+        trouble_ =
+            path_ + ": writing to the disk: found " + std::strerror(errno) + ", expected success; check the disc";
 }

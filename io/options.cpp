@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -49,11 +51,23 @@ std::string to_text(double x) {
 }
 std::string to_text(int64_t x) { return std::to_string(x); }
 
+// All of the text as a number; false if it is none.
+bool parse_all(const std::string& text, int64_t& x) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+    return error == std::errc{} && end == text.data() + text.size();
+}
+bool parse_all(const std::string& text, double& x) {  // by strtod: libc++ before 20 has no std::from_chars for it
+    if (text.empty() || text[0] == '+' || text.find_first_not_of("0123456789.eE+-") != text.npos) return false;
+    errno = 0;
+    char* end = nullptr;
+    x = std::strtod(text.c_str(), &end);
+    return errno == 0 && *end == '\0';
+}
+
 template <class Number>
 Number parse_number(const Row& row, const std::string& text, Number low, Number high) {
     Number x{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-    if (error != std::errc{} || end != text.data() + text.size() || !(low <= x && x <= high)) {
+    if (!parse_all(text, x) || !(low <= x && x <= high)) {
         const std::string kind = std::is_same_v<Number, double> ? "" : "a whole number ";
         bad_option(label(row), text.empty() ? "nothing" : text, kind + to_text(low) + " … " + to_text(high));
     }

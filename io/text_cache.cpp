@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/text_file.h"
+#include "io/platform.h"
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -144,7 +145,7 @@ json describe(const std::string& text_path, TextPart part, const Tokenizer& toke
     return {{"format", record_format},
             {"source", json_of_path(fs::absolute(text_path).lexically_normal().string())},
             {"size", info.st_size},
-            {"mtime_ns", int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec},
+            {"mtime_ns", platform::modified_nanoseconds(info)},
             {"part", parts[static_cast<int>(part)]},
             {"tokenizer", json_of_path(tokenizer.name())},
             {"vocab", tokenizer.vocab()},

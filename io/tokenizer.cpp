@@ -6,6 +6,7 @@
 #include "io/byte_pair.h"
 #include "io/error.h"
 #include "io/file.h"
+#include "io/platform.h"
 #include "io/pre_tokenizer.h"
 #include "io/tokenizer_files.h"
 
@@ -100,8 +101,7 @@ private:
 // In `directory`, or in one of that name beside the program.
 std::string find_gpt2_merges(const std::string& directory) {
     const std::string here = directory + "/vocab.bpe";
-    std::error_code ignored;
-    const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+    const auto program = std::filesystem::path(platform::executable_path()).parent_path();
     const std::string beside = (program / here).string();
     return path_exists(here) || !path_exists(beside) ? here : beside;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/platform.h"
 #include "layers/cpu_features.h"
 
 int missing_cpu_features(const bool* needed, const bool* has, char* names, size_t size) {
@@ -39,7 +40,7 @@ __attribute__((constructor(101))) static void check_cpu() {
     char names[512];
     if (missing_cpu_features(built_with, has, names, sizeof names) == 0) return;
     fprintf(stderr, "%s: built for a CPU with %s; this CPU lacks %s; build it on this machine (make clean, make)\n",
-            program_invocation_short_name, built_for, names);
+            platform::program_name(), built_for, names);
     _exit(2);
 }
 #endif

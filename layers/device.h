@@ -18,6 +18,7 @@
 
 #include <omp.h>
 
+#include "io/platform.h"
 #include "layers/profile.h"
 #include "layers/simd.h"
 
@@ -50,9 +51,7 @@ HostBuffer<T> host_allocate(int64_t count) {
     const int64_t bytes = host_bytes<T>(count);
     void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-    madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-#endif
+    platform::advise_huge_pages(p, static_cast<size_t>(bytes));
     return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
 }
 

@@ -15,8 +15,7 @@
 #include "layers/pack_amx_cpu.h"
 
 #if defined(__AMX_BF16__)
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "io/platform.h"
 
 namespace amx {
 
@@ -56,10 +55,8 @@ constexpr int64_t scratch_floats() {  // of each thread
     return words<planes>(Blocks<planes>::MC + side) + 2 * words<planes>(Blocks<planes>::NC);
 }
 
-// Linux gives a process AMX's registers when it asks for them.
 inline bool permitted() {
-    constexpr long request_permission = 0x1023, tile_data = 18;
-    static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    static const bool granted = platform::request_amx();
     return granted;
 }
 // Eight registers of 16 rows of 64 bytes, for the calling thread.

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "program/control_group.h"
 #include "gpt2_tensors.h"
 #include "io/error.h"
+#include "io/platform.h"
 
 inline std::string mebibytes(int64_t bytes) {
     char text[32];
@@ -27,21 +26,13 @@ inline std::string mebibytes(int64_t bytes) {
 
 // Bytes that this process can still get: what the machine, its control group and the process's own limit leave.
 inline int64_t available_memory() {
-    int64_t available = std::numeric_limits<int64_t>::max();
-    std::ifstream meminfo("/proc/meminfo");
-    for (std::string name; meminfo >> name;) {
-        int64_t kib = 0;
-        if (name == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
-        meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-    }
-    available = std::min(available, control_group_memory());
+    int64_t available = platform::free_memory();
+    if (platform::linux_only) available = std::min(available, control_group_memory());
     // Addresses (ulimit -v) are also taken by each thread's stack and heap and, a third is left for them, mapped files.
     rlimit space{};
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
-        constexpr int64_t page = 4096, thread = int64_t{72} << 20;
-        int64_t pages = 0;
-        std::ifstream("/proc/self/statm") >> pages;
-        const int64_t taken = pages * page + omp_get_max_threads() * thread;
+        constexpr int64_t thread = int64_t{72} << 20;
+        const int64_t taken = platform::address_space_taken() + omp_get_max_threads() * thread;
         available = std::min(available, (static_cast<int64_t>(space.rlim_cur) - taken) / 3 * 2);
     }
     return std::max<int64_t>(available, 0);

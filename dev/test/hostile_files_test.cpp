@@ -2,7 +2,12 @@
 // size too, whatever counts, nestings and repetitions the file holds. Mutations of small files (dev/fuzz) cannot show
 // that.
 #include <gtest/gtest.h>
+#ifdef __APPLE__
+#include <malloc/malloc.h>
+#define malloc_usable_size malloc_size
+#else
 #include <malloc.h>
+#endif
 
 #include <atomic>
 #include <chrono>

@@ -8,6 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/log.h"
+#include "io/platform.h"
 #include "io/pre_tokenizer.h"
 #include "io/safetensors.h"
 
@@ -335,7 +336,9 @@ TEST_F(Faults, DataThatIsCutWhileItIsReadIsNamedAndTheRunGoesOnFromItsCheckpoint
         fs::resize_file(cut, 0);
         const Result result = finish(child);
         EXPECT_EQ(result.status, 2);
-        EXPECT_NE(result.err.find(program_name() + ": " + cut + ": reading: found that it was cut"), std::string::npos)
+        const std::string named = platform::mappings[0] ? cut : "a file that it had opened";
+        EXPECT_NE(result.err.find(program_name() + ": " + named + ": reading: found that it was cut"),
+                  std::string::npos)
             << result.err;
         if (data == shard) write_bytes(shard, bytes);  // tokens made from text are made anew
         const std::string step = std::to_string(read_trainer_state(at(out + "/latest")).step + 2);

@@ -1,0 +1,129 @@
+// What only one operating system offers, each with a fallback for the others. No other file of the program calls these.
+// make PORTABLE=1 builds the fallbacks on Linux too, so that they can be tested. Not tried on a Mac.
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#elif defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+namespace platform {
+
+#if defined(__linux__) && !defined(PORTABLE)
+constexpr bool linux_only = true;  // calls and files of Linux: renameat2, fdatasync, /proc, control groups
+#else
+constexpr bool linux_only = false;
+#endif
+
+// This program's file; empty where that is unknown.
+inline std::string executable_path() {
+    char path[PATH_MAX];
+#if defined(__APPLE__) && !defined(PORTABLE)
+    uint32_t size = sizeof path;
+    return _NSGetExecutablePath(path, &size) == 0 ? path : "";
+#else
+    const ssize_t length = linux_only ? readlink("/proc/self/exe", path, sizeof path) : -1;
+    return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
+#endif
+}
+
+// Its name, for what is printed before main.
+inline const char* program_name() {
+#if defined(__GLIBC__) && !defined(PORTABLE)
+    return program_invocation_short_name;
+#elif defined(__APPLE__) && !defined(PORTABLE)
+    return getprogname();
+#else
+    return "train_gpt2";
+#endif
+}
+
+// Bytes of memory that the machine can still give. The fallback counts all of the machine's memory as free.
+inline int64_t free_memory() {
+    if constexpr (linux_only) {
+        long long kib = -1;
+        char line[128];
+        FILE* const meminfo = fopen("/proc/meminfo", "re");
+        while (meminfo && kib < 0 && fgets(line, sizeof line, meminfo)) sscanf(line, "MemAvailable: %lld", &kib);
+        if (meminfo) fclose(meminfo);
+        if (kib >= 0) return kib * 1024;
+    }
+    const int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? pages * page : INT64_MAX;
+}
+
+// Bytes of addresses that this process has taken. The fallback allows for the program and its libraries.
+inline int64_t address_space_taken() {
+    long long pages = -1;
+    FILE* const statm = linux_only ? fopen("/proc/self/statm", "re") : nullptr;
+    if (statm && fscanf(statm, "%lld", &pages) != 1) pages = -1;
+    if (statm) fclose(statm);
+    return pages >= 0 ? pages * sysconf(_SC_PAGESIZE) : int64_t{64} << 20;
+}
+
+// Asks for huge pages for large memory: fewer TLB misses. A hint, without effect in the fallback.
+inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(MADV_HUGEPAGE) && !defined(PORTABLE)
+    madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+}
+
+// Linux gives a process AMX's registers when it asks for them. The fallback does without AMX.
+inline bool request_amx() {
+#if defined(SYS_arch_prctl) && !defined(PORTABLE)
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+// Writes a file's contents to the disk. The fallback writes its times, too.
+inline int sync_data(int fd) {
+#if defined(__linux__) && !defined(PORTABLE)
+    return fdatasync(fd);
+#else
+    return fsync(fd);
+#endif
+}
+
+inline int64_t modified_nanoseconds(const struct stat& info) {
+#if defined(__APPLE__)
+    const timespec time = info.st_mtimespec;
+#else
+    const timespec time = info.st_mtim;
+#endif
+    return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// Exchanges two directories in one step. Returns -1, and errno as ENOSYS, EINVAL or ENOTSUP, where the system or the
+// file system cannot.
+inline int exchange([[maybe_unused]] const char* a, [[maybe_unused]] const char* b) {
+#if defined(RENAME_EXCHANGE) && !defined(PORTABLE)
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+#elif defined(RENAME_SWAP) && !defined(PORTABLE)
+    return renamex_np(a, b, RENAME_SWAP);
+#else
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+// Lists what is mapped where in this process, "begin-end rights offset device inode   /path" a line; empty where no
+// file does.
+constexpr const char* mappings = linux_only ? "/proc/self/maps" : "";
+
+}  // namespace platform
