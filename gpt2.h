@@ -108,8 +108,9 @@ public:
     }
 
     void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
-        const auto [inputs, targets] = batch_for(dev, x, y, B * T);
-        replay(dev, {B, T, std::bit_cast<int64_t>(scale), accumulate}, [&, inputs = inputs, targets = targets] {
+        const auto batch = batch_for(dev, x, y, B * T);
+        const int32_t *const inputs = batch.first, *const targets = batch.second;
+        replay(dev, {B, T, std::bit_cast<int64_t>(scale), accumulate}, [&, inputs, targets] {
             forward(inputs, B, T);
             backward(inputs, targets, B, T, scale);
             add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
