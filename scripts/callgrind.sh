@@ -6,7 +6,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-margin=3 file=dev/results/callgrind.txt program=build/x86-64-v3/callgrind_step
+name=g++ kind=
+[[ $("${CXX:-g++}" --version) != *clang* ]] || name=clang++ kind=-clang # the Makefile keeps clang's objects apart
+margin=3 file=dev/results/callgrind.txt program=build/x86-64-v3$kind/callgrind_step
 [ $# = 0 ] || [ "$*" = --update ] || { echo "callgrind.sh: found '$*', expected --update or nothing" >&2; exit 2; }
 skip() { echo "skipped: $1"; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
 grep -qs 'avx2.*fma\|fma.*avx2' /proc/cpuinfo || skip "this CPU cannot run the x86-64-v3 build"
@@ -17,7 +19,7 @@ log=$(OMP_NUM_THREADS=1 valgrind --tool=callgrind --callgrind-out-file=/dev/null
     --toggle-collect='counted_step*' "$program" 2>&1) || { echo "$log" >&2; exit 1; }
 count=$(sed -n 's/.*Collected *: *\([0-9]*\).*/\1/p' <<<"$log")
 [ -n "$count" ] || { echo "callgrind.sh: no count in:" "$log" >&2; exit 1; }
-compiler="g++ $("${CXX:-g++}" -dumpfullversion -dumpversion)"
+compiler="$name $("${CXX:-g++}" -dumpfullversion -dumpversion)"
 
 if [ $# = 1 ]; then
     printf '%s instructions\n%s\n' "$count" "$compiler" >"$file"

@@ -89,26 +89,7 @@ inline uint64_t seed = 1;
 // Kernels of this program were compiled with -fsanitize=thread: accesses are checked one by one.
 bool checks_every_access();
 
-#if defined(__clang__)  // clang before 16 has no std::source_location
-class Site {
-public:
-    static constexpr Site current(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE(),
-                                  unsigned column = __builtin_COLUMN()) {
-        Site site;
-        site.file_ = file, site.line_ = line, site.column_ = column;
-        return site;
-    }
-    constexpr const char* file_name() const { return file_; }
-    constexpr unsigned line() const { return line_; }
-    constexpr unsigned column() const { return column_; }
-
-private:
-    const char* file_ = "";
-    unsigned line_ = 0, column_ = 0;
-};
-#else
 using Site = std::source_location;
-#endif
 struct Launch {
     const char* kernel;
     Site site;
