@@ -100,6 +100,7 @@ public:
     // Returns the exit status.
     int run() {
         print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
+        for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
         if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
             std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
             return 0;
@@ -298,8 +299,9 @@ private:
     }
 
     std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& start) const {
-        if (checkpoint.empty() && !options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-        const auto own = read_model_tokenizer(start);
+        const TokenizerSettings settings{.special_as_text = options.no_special_tokens};
+        if (checkpoint.empty() && !options.tokenizer.empty()) return load_tokenizer(options.tokenizer, settings);
+        const auto own = read_model_tokenizer(start, settings);
         if (!own)
             throw InputError(start + ": tokenizer: found none that fits, expected the model's own; pass --tokenizer");
         return own;

@@ -22,7 +22,9 @@ std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens) {
     std::array<int32_t, 256> ids;
     ids.fill(-1);
     for (size_t id = 0; id < tokens.size(); ++id) {
-        if (tokens[id].size() == 1) ids[static_cast<unsigned char>(tokens[id][0])] = static_cast<int32_t>(id);
+        if (tokens[id].size() != 1) continue;
+        int32_t& of_byte = ids[static_cast<unsigned char>(tokens[id][0])];
+        if (of_byte < 0) of_byte = static_cast<int32_t>(id);
     }
     return ids;
 }

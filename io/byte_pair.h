@@ -4,10 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "io/added_tokens.h"
 
 struct Merge {
     int32_t left, right, result;  // ids
@@ -15,9 +18,12 @@ struct Merge {
 
 // All that a byte-pair tokenizer consists of.
 struct Vocabulary {
-    std::vector<std::string> tokens;  // bytes of each id
-    std::vector<Merge> merges;        // in order of rank; left and right are bytes or results of earlier merges
+    std::vector<std::string> tokens{};  // bytes of each id
+    std::vector<Merge> merges{};        // in order of rank; left and right are bytes or results of earlier merges
     int32_t end_of_text = -1;
+    std::vector<AddedToken> added{};             // end of text among them, by id
+    bool split_special_tokens = false;           // special tokens' names are ordinary text
+    std::map<std::string, std::string> files{};  // Hugging Face's, as read: name → contents
 };
 
 class BytePairMerger {
@@ -37,5 +43,5 @@ private:
     std::vector<std::pair<uint64_t, int32_t>> slots_;  // open addressing: left and right → rank
 };
 
-// The id of each byte's token; -1 where `tokens` lacks it.
+// The id of each byte's token, the first where there are several; -1 where `tokens` lacks it.
 std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens);

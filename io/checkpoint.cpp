@@ -188,16 +188,16 @@ void read_finite_model(const std::string& path, const GPT2Config& config, float*
                           ", expected numbers; use an earlier checkpoint or fetch the model again");
 }
 
-std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path) {
+std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings) {
     const std::string model = find_model(path);
     if (is_directory(model)) {
         for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "vocab.bpe"})
-            if (path_exists(model + "/" + name)) return load_tokenizer(model);
+            if (path_exists(model + "/" + name)) return load_tokenizer(model, settings);
         return nullptr;
     }
     const int64_t vocab = read_llmc_model_config(model).vocab;
-    if (vocab == 50257) return load_tokenizer("gpt2");
-    if (vocab == 256) return load_tokenizer("byte");
+    if (vocab == 50257) return load_tokenizer("gpt2", settings);
+    if (vocab == 256) return load_tokenizer("byte", settings);
     return nullptr;
 }
 

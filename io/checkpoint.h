@@ -25,7 +25,7 @@ std::string nonfinite_values(const GPT2Config& config, const float* parameters);
 void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters);
 // The tokenizer that goes with it: the directory's own; for a llm.c file GPT-2's if V is 50257, bytes if V is
 // 256; null if unknown.
-std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path);
+std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings = {});
 // The directory, or the llm.c file, that `path` stands for above.
 std::string find_model(const std::string& path);
 

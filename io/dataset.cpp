@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <utility>
 
 #include "io/crc32.h"
 #include "io/error.h"
@@ -101,7 +102,11 @@ Dataset open_part(const std::vector<std::string>& paths, TextPart part, const To
     dataset.remade = !notes.remade.empty();
     dataset.notes = std::move(notes.remade);
     dataset.notes.insert(dataset.notes.end(), notes.text.begin(), notes.text.end());
-    for (const Shard& shard : dataset.shards) check_ids(shard, tokenizer.vocab());
+    for (const Shard& shard : dataset.shards) {
+        check_ids(shard, tokenizer.vocab());
+        for (const auto& [id, count] : tokenizer.added().count_special(shard.tokens(), shard.size()))
+            dataset.special[id] += count;
+    }
     return dataset;
 }
 
@@ -219,6 +224,7 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
     } else {
         out.train = open_part(paths, TextPart::first_nine_tenths, tokenizer, cache_directory, "train");
         out.val = open_part(paths, TextPart::last_tenth, tokenizer, cache_directory, "val");
+        for (const auto& [id, count] : std::exchange(out.val.special, {})) out.train.special[id] += count;
     }
     out.train.source = data;
     out.val.source = val.empty() ? data + " (held-out part)" : val;

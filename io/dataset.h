@@ -36,6 +36,7 @@ struct Dataset {
     std::vector<std::string> notes{};  // what the user should know of it, a line each
     bool remade = false;               // whether the notes say that tokens kept of a text were made anew
     std::string held_out{};            // of a split: how much is held out for validation, and why; for messages
+    AddedTokens::Counts special{};     // of a text: its special tokens, those of a held-out part with the rest
     int64_t tokens() const;
 };
 

@@ -91,7 +91,8 @@ void assign(Options& options, const Row& row, const std::string& text) {
     } else if (const auto* t = std::get_if<Text>(&row.value)) {
         options.*t->member = parse_text(row, *t, text);
     } else {
-        options.*std::get<Flag>(row.value).member = true;
+        if (!text.empty() && text != "true" && text != "false") bad_option(label(row), text, "true or false");
+        options.*std::get<Flag>(row.value).member = text != "false";  // "": on the command line
     }
 }
 

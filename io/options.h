@@ -16,6 +16,7 @@ struct Options {
 
     // train; for paths "" means none
     std::string data, val, tokenizer;  // tokenizer "": the model's own (with --init, --from)
+    bool no_special_tokens = false;
     std::string model, init;
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens an update

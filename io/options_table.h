@@ -101,6 +101,8 @@ inline const std::vector<Group> groups = {
      train | tokenize,
      {
          {"tokenizer", Text{&O::tokenizer}, "byte", "byte|gpt2|FILE", "how text becomes tokens", saved | fixed},
+         {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
+          "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text", saved | fixed},
      }},
     {"Model",
      train,
@@ -169,6 +171,8 @@ inline const std::vector<Group> groups = {
      {
          {"from", Text{&O::from}, "out/tiny", "PATH", "run, checkpoint or Hugging Face directory, or llm.c .bin"},
          {"tokenizer", Text{&O::tokenizer}, nullptr, "byte|gpt2|FILE", "[the model's own]"},
+         {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
+          "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text"},
      }},
     {"Text",
      generate,

@@ -20,6 +20,13 @@ private:
     bool jit_ = false;
 };
 
+// What Rust's regular expressions, which Hugging Face's tokenizers library uses, take for \w and \s. The text is valid
+// UTF-8; lengths are in bytes.
+bool begins_with_word_character(std::string_view text);
+bool ends_with_word_character(std::string_view text);
+size_t leading_space(std::string_view text);
+size_t trailing_space(std::string_view text);
+
 // The first byte that is not valid UTF-8, or text.size().
 size_t find_invalid_utf8(std::string_view text);
 int64_t count_invalid_utf8(std::string_view text);  // how many maximal parts of invalid sequences

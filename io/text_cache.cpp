@@ -43,7 +43,7 @@ void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t
     for (int64_t begin = 0; begin < size;) {
         std::vector<std::string_view> chunks;
         while (begin < size && std::ssize(chunks) < group) {
-            const int64_t end = safe_cut(text, begin, chunk_bytes);
+            const int64_t end = safe_cut(text, begin, chunk_bytes, tokenizer);
             chunks.push_back(text.substr(begin, end - begin));
             begin = end;
         }
@@ -111,17 +111,24 @@ private:
     bool finished_ = false;
 };
 
+// The nearest place up to `at` where a UTF-8 character begins.
+size_t begin_of_character(std::string_view text, size_t at) {
+    size_t begin = at;
+    while (begin > 0 && at - begin < 3 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) begin--;
+    return begin;
+}
+
 // The bytes of a part. The cut between train and validation is nanoGPT's, moved back to where a UTF-8
-// character begins.
-std::string_view select(std::string_view text, TextPart part) {
+// character begins, and out of a special token.
+std::string_view select(std::string_view text, TextPart part, const Tokenizer& tokenizer) {
     if (part == TextPart::all) return text;
-    const size_t nine_tenths = static_cast<size_t>(0.9 * static_cast<double>(text.size()));
-    size_t cut = nine_tenths;
-    while (cut > 0 && nine_tenths - cut < 3 && (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80) cut--;
+    size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
+    while (cut > 0 && tokenizer.added().reaches_across(text, cut)) cut = begin_of_character(text, cut - 1);
     return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
 }
 
-// FNV-1a over the tokens' bytes: two tokenizers of one name and size may still differ.
+// FNV-1a over the tokens' bytes, and what is recognised in a text: two tokenizers of one name and size may still
+// differ.
 uint64_t fingerprint(const Tokenizer& tokenizer) {
     uint64_t hash = 0xcbf29ce484222325;
     const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
@@ -130,6 +137,12 @@ uint64_t fingerprint(const Tokenizer& tokenizer) {
         add(static_cast<uint8_t>(bytes.size()));
         for (const char byte : bytes) add(static_cast<uint8_t>(byte));
     }
+    for (const AddedToken& token : tokenizer.added().list()) {
+        for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint8_t>(token.id >> shift));
+        for (const bool flag : {token.special, token.single_word, token.lstrip, token.rstrip, token.normalized})
+            add(flag);
+    }
+    if (tokenizer.added().special_as_text()) add(1);
     return hash;
 }
 
@@ -254,7 +267,7 @@ void make_room(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-int64_t safe_cut(std::string_view text, int64_t begin, int64_t size) {
+int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));
     // Behind a line break between two visible characters: GPT-2's pattern takes longer runs of space in one
@@ -262,7 +275,8 @@ int64_t safe_cut(std::string_view text, int64_t begin, int64_t size) {
     while (from < text.size()) {
         const size_t newline = text.find('\n', from);
         if (newline == std::string_view::npos || newline + 1 >= text.size()) break;
-        if (ends_visible(byte(newline - 1)) && begins_visible(byte(newline + 1)))
+        if (ends_visible(byte(newline - 1)) && begins_visible(byte(newline + 1)) &&
+            !tokenizer.added().reaches_across(text, newline + 1))
             return static_cast<int64_t>(newline + 1);
         from = newline + 1;
     }
@@ -291,7 +305,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
-    const std::string_view text = select(file.text(), part);
+    const std::string_view text = select(file.text(), part, tokenizer);
     if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else told of the first nine
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());

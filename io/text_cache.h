@@ -23,7 +23,7 @@ std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokeniz
 
 // Where text may be cut nearest behind `begin + size` so that both sides encode on their own as they do
 // together.
-int64_t safe_cut(std::string_view text, int64_t begin, int64_t size);
+int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer);
 
 // A text file of which a part (of its bytes) is wanted as tokens.
 enum class TextPart { all, first_nine_tenths, last_tenth };

@@ -23,8 +23,16 @@ std::vector<std::string> byte_value_tokens() {
     return tokens;
 }
 
+// Writes the files that a tokenizer was read from. Returns whether there are any.
+bool save_own_files(const Vocabulary& vocabulary, const std::string& directory) {
+    for (const auto& [name, contents] : vocabulary.files) write_file_atomically(directory + "/" + name, contents);
+    return !vocabulary.files.empty();
+}
+
 class ByteTokenizer : public Tokenizer {
 public:
+    explicit ByteTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
     int64_t vocab() const override { return 256; }
     int32_t end_of_text() const override { return -1; }
     const std::string& name() const override { return name_; }
@@ -34,21 +42,24 @@ public:
     }
     std::string_view token(int32_t id) const override {
         if (id < 0 || id >= 256) bad_token_id(*this, id);
-        return tokens_[id];
+        return vocabulary_.tokens[id];
     }
     void save_hugging_face(const std::string& directory) const override {
-        write_hugging_face_tokenizer({tokens_, {}, -1}, directory);
+        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
     }
 
 private:
     const std::string name_ = "byte";
-    const std::vector<std::string> tokens_ = byte_value_tokens();
+    const Vocabulary vocabulary_;
 };
 
 class BytePairTokenizer : public Tokenizer {
 public:
-    BytePairTokenizer(Vocabulary vocabulary, const std::string& name)
-        : vocabulary_(std::move(vocabulary)), name_(name), merger_(find_byte_ids(vocabulary_.tokens)) {
+    BytePairTokenizer(Vocabulary vocabulary, const std::string& name, bool special_as_text)
+        : vocabulary_(std::move(vocabulary)),
+          name_(name),
+          added_(vocabulary_.added, special_as_text || vocabulary_.split_special_tokens),
+          merger_(find_byte_ids(vocabulary_.tokens)) {
         const auto add = [this](int32_t id) {
             whole_.emplace(vocabulary_.tokens[id], id);
             longest_ = std::max(longest_, vocabulary_.tokens[id].size());
@@ -64,20 +75,24 @@ public:
     int32_t end_of_text() const override { return vocabulary_.end_of_text; }
     const std::string& name() const override { return name_; }
     bool reads_utf8() const override { return true; }
+    const AddedTokens& added() const override { return added_; }
 
     std::vector<int32_t> encode(std::string_view text) const override {
         std::string replaced;
         if (find_invalid_utf8(text) < text.size()) text = replaced = replace_invalid_utf8(text);
         std::vector<int32_t> ids;
         ids.reserve(text.size() / 3);
-        pre_tokenizer_.split(text, [&](std::string_view piece) {
+        const auto encode_piece = [&](std::string_view piece) {
             const auto whole = piece.size() <= longest_ ? whole_.find(piece) : whole_.end();
             if (whole != whole_.end()) {
                 ids.push_back(whole->second);
             } else {
                 merger_.encode(piece, ids);
             }
-        });
+        };
+        added_.split(
+            text, [&](std::string_view part) { pre_tokenizer_.split(part, encode_piece); },
+            [&](int32_t id) { ids.push_back(id); });
         return ids;
     }
 
@@ -86,12 +101,13 @@ public:
         return vocabulary_.tokens[id];
     }
     void save_hugging_face(const std::string& directory) const override {
-        write_hugging_face_tokenizer(vocabulary_, directory);
+        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
     }
 
 private:
     const Vocabulary vocabulary_;
     const std::string name_;
+    const AddedTokens added_;
     BytePairMerger merger_;
     PreTokenizer pre_tokenizer_;
     std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are one token, as most words are
@@ -116,6 +132,13 @@ uint64_t fingerprint(const std::vector<std::string>& tokens) {
     return hash;
 }
 
+bool is_gpt2(const Vocabulary& vocabulary) {
+    constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
+    if (fingerprint(vocabulary.tokens) != gpt2_fingerprint || vocabulary.added.size() != 1) return false;
+    const AddedToken& end = vocabulary.added[0];
+    return end.special && !end.single_word && !end.lstrip && !end.rstrip;
+}
+
 Vocabulary read_vocabulary(const std::string& path) {
     if (!path_exists(path)) {
         bad_input(path, "tokenizer", "no such file", "byte, gpt2, a tokenizer file or a directory with one",
@@ -134,23 +157,28 @@ std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
     return text;
 }
 
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& data_directory) {
-    constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
-    if (spec == "byte") return std::make_shared<ByteTokenizer>();
+const AddedTokens& Tokenizer::added() const {
+    static const AddedTokens none;
+    return none;
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings) {
+    if (spec == "byte") return std::make_shared<ByteTokenizer>(Vocabulary{.tokens = byte_value_tokens()});
     const bool want_gpt2 = spec == "gpt2";
-    const std::string path = want_gpt2 ? find_gpt2_merges(data_directory) : spec;
+    const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";
     if (want_gpt2 && !path_exists(path)) {
         bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);
     }
     Vocabulary vocabulary = read_vocabulary(path);
-    if (vocabulary.merges.empty() && vocabulary.tokens == byte_value_tokens()) return std::make_shared<ByteTokenizer>();
-    const bool is_gpt2 = fingerprint(vocabulary.tokens) == gpt2_fingerprint;
-    if (want_gpt2 && !is_gpt2) {
+    if (vocabulary.merges.empty() && vocabulary.added.empty() && vocabulary.tokens == byte_value_tokens())
+        return std::make_shared<ByteTokenizer>(std::move(vocabulary));
+    const bool gpt2 = is_gpt2(vocabulary);
+    if (want_gpt2 && !gpt2) {
         bad_input(path, "tokens", std::to_string(vocabulary.tokens.size()) + " that are not GPT-2's", "GPT-2's 50257",
                   remedy);
     }
-    return std::make_shared<BytePairTokenizer>(std::move(vocabulary), is_gpt2 ? "gpt2" : spec);
+    return std::make_shared<BytePairTokenizer>(std::move(vocabulary), gpt2 ? "gpt2" : spec, settings.special_as_text);
 }
 
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path) {

@@ -14,11 +14,12 @@ namespace {
 constexpr int64_t max_text_file = int64_t{16} << 20;
 
 std::unordered_map<std::string_view, int32_t> index_tokens(const std::string& path,
-                                                           const std::vector<std::string>& tokens) {
+                                                           const std::vector<std::string>& tokens,
+                                                           const std::vector<AddedToken>& added) {
     std::unordered_map<std::string_view, int32_t> ids;
     for (size_t id = 0; id < tokens.size(); ++id) {
         const auto [first, is_new] = ids.emplace(tokens[id], static_cast<int32_t>(id));
-        if (!is_new) {
+        if (!is_new && std::ranges::find(added, static_cast<int32_t>(id), &AddedToken::id) == added.end()) {
             bad_input(path, "token " + std::to_string(id), one_line(tokens[id]) + " again",
                       "tokens that differ (it is token " + std::to_string(first->second) + ")", "fetch the file again");
         }
@@ -76,10 +77,12 @@ MergeList read_merge_lines(const std::string& path) {
     return merges;
 }
 
-Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges) {
+Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges,
+                               std::vector<AddedToken> added) {
     Vocabulary vocabulary;
     vocabulary.tokens = std::move(tokens);
-    const auto ids = index_tokens(path, vocabulary.tokens);
+    vocabulary.added = std::move(added);
+    const auto ids = index_tokens(path, vocabulary.tokens, vocabulary.added);
     std::vector<bool> made(vocabulary.tokens.size(), false);
     for (const int32_t id : require_bytes(path, vocabulary.tokens)) made[id] = true;
     for (const auto& [left, right] : merges) {
@@ -108,6 +111,13 @@ Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string>
     return vocabulary;
 }
 
+void recognise_end_of_text(Vocabulary& vocabulary) {
+    const int32_t end = vocabulary.end_of_text;
+    if (end < 0 || std::ranges::find(vocabulary.added, end, &AddedToken::id) != vocabulary.added.end()) return;
+    vocabulary.added.push_back({.id = end, .content = vocabulary.tokens[end], .special = true});
+    std::ranges::sort(vocabulary.added, {}, &AddedToken::id);
+}
+
 Vocabulary read_merges_file(const std::string& path) {
     const MergeList merges = read_merge_lines(path);
     if (merges.empty()) {
@@ -116,7 +126,9 @@ Vocabulary read_merges_file(const std::string& path) {
     std::vector<std::string> tokens = gpt2_byte_tokens();
     for (const auto& [left, right] : merges) tokens.push_back(left + right);
     tokens.push_back(end_of_text_token);
-    return assemble_vocabulary(path, std::move(tokens), merges);
+    Vocabulary vocabulary = assemble_vocabulary(path, std::move(tokens), merges);
+    recognise_end_of_text(vocabulary);
+    return vocabulary;
 }
 
 Vocabulary read_llmc_tokenizer(const std::string& path) {
@@ -158,7 +170,7 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
         bad_input(path, "size", std::to_string(file.size()) + " bytes",
                   std::to_string(at) + " for its " + std::to_string(count) + " tokens", remedy);
     }
-    index_tokens(path, vocabulary.tokens);
+    index_tokens(path, vocabulary.tokens, {});
     // A token's merge is what the merges before it leave of its bytes: two parts.
     BytePairMerger merger(require_bytes(path, vocabulary.tokens));
     std::vector<int32_t> parts;
@@ -173,5 +185,6 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
         vocabulary.merges.push_back({parts[0], parts[1], id});
         merger.add(vocabulary.merges.back());
     }
+    if (end_id >= 0 && vocabulary.tokens[end_id].size() > 1) recognise_end_of_text(vocabulary);  // else it is a byte
     return vocabulary;
 }

@@ -13,7 +13,8 @@
 Vocabulary read_merges_file(const std::string& path);
 // llm.c's .bin: a list of tokens, whose order is that of the merges.
 Vocabulary read_llmc_tokenizer(const std::string& path);
-// tokenizer.json, vocab.json with merges.txt beside it, or a directory with either.
+// tokenizer.json, vocab.json with merges.txt (and added_tokens.json) beside it, or a directory with either. Keeps the
+// files as they are in Vocabulary::files.
 Vocabulary read_hugging_face_tokenizer(const std::string& path);
 
 // tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
@@ -28,5 +29,9 @@ std::pair<std::string, std::string> parse_merge(const std::string& path, const s
                                                 std::string_view left, std::string_view right);
 std::pair<std::string, std::string> parse_merge(const std::string& path, const std::string& field,
                                                 std::string_view line);
-// Resolves the merges to ids. Their parts must be bytes or results of earlier merges.
-Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges);
+// Resolves the merges to ids. Their parts must be bytes or results of earlier merges. Tokens in `added` may have the
+// bytes of an earlier token.
+Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges,
+                               std::vector<AddedToken> added = {});
+// Makes the end of text, if there is one, a special token that is recognised in a text.
+void recognise_end_of_text(Vocabulary& vocabulary);

@@ -1,4 +1,5 @@
 // Hugging Face's tokenizer files, as far as they describe a byte-level BPE with GPT-2's pre-tokeniser.
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -41,19 +42,53 @@ void place_token(const std::string& path, std::vector<std::string>& tokens, cons
     tokens[id] = std::move(bytes);
 }
 
-// The tokens by id. `added` is tokenizer.json's added_tokens: plain text, in or behind the vocabulary.
-std::vector<std::string> read_tokens(const std::string& path, const json& vocab, const json& added) {
+bool flag(const std::string& path, const json& entry, const char* key, bool initial) {
+    const auto it = entry.find(key);
+    if (it == entry.end()) return initial;
+    if (!it->is_boolean()) bad_input(path, key, json_text(*it), "true or false", "write the file again");
+    return it->get<bool>();
+}
+
+// Tokens by id; `added` lies in or behind the vocabulary.
+struct Tokens {
+    std::vector<std::string> tokens;
+    std::vector<AddedToken> added;
+};
+
+// The bytes of an added token whose content is also a key of the vocabulary: the content, unless that key stands for a
+// byte or a merge's result.
+std::string bytes_of_key(const std::string& content, const MergeList& merges) {
+    const auto bytes = from_symbols(content);
+    if (!bytes || *bytes == content) return content;
+    const auto makes_it = [&](const auto& merge) { return merge.first + merge.second == *bytes; };
+    return bytes->size() == 1 || std::ranges::any_of(merges, makes_it) ? *bytes : content;
+}
+
+// `entries` is tokenizer.json's added_tokens: plain text.
+Tokens read_tokens(const std::string& path, const json& vocab, json entries, const MergeList& merges) {
     std::vector<std::string> tokens(vocab.size());
+    std::vector<AddedToken> added;
     std::set<std::string> contents;  // of `added`
-    for (const json& entry : added) {
+    for (const json& entry : entries)
         if (!entry.is_object()) bad_input(path, "added_tokens", json_text(entry), "objects", "write the file again");
-        const json& content = require(path, entry, "content", json::value_t::string, "a string");
-        const auto in_vocab = vocab.find(content.get<std::string>());
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const json& a, const json& b) { return a.value("id", json()) < b.value("id", json()); });
+    for (const json& entry : entries) {
+        const std::string content = require(path, entry, "content", json::value_t::string, "a string");
+        const auto in_vocab = vocab.find(content);
         const int64_t last = static_cast<int64_t>(tokens.size()) - (in_vocab == vocab.end() ? 0 : 1);
         const int64_t id = json_integer(path, entry, "id", 0, last);
         if (id == static_cast<int64_t>(tokens.size())) tokens.emplace_back();
-        place_token(path, tokens, content, id, content);
+        place_token(path, tokens, content, id, in_vocab == vocab.end() ? content : bytes_of_key(content, merges));
         contents.insert(content);
+        const bool special = flag(path, entry, "special", false);
+        added.push_back({.id = static_cast<int32_t>(id),
+                         .content = content,
+                         .special = special,
+                         .single_word = flag(path, entry, "single_word", false),
+                         .lstrip = flag(path, entry, "lstrip", false),
+                         .rstrip = flag(path, entry, "rstrip", false),
+                         .normalized = flag(path, entry, "normalized", !special)});
     }
     for (const auto& [name, value] : vocab.items()) {
         // Naming the token for a message takes longer than all else here.
@@ -65,10 +100,84 @@ std::vector<std::string> read_tokens(const std::string& path, const json& vocab,
             !tokens[id].empty() && (bytes == tokens[id] || (tokens[id] == name && contents.contains(name)));
         if (!placed) place_token(path, tokens, name, id, bytes.value_or(name));
     }
+    return {std::move(tokens), std::move(added)};
+}
+
+// What a token is called: a string, or an object with the string as its content. "" where it is neither.
+std::string content_of(const json& token) {
+    const json& content = token.is_object() && token.contains("content") ? token["content"] : token;
+    return content.is_string() ? content.get<std::string>() : "";
+}
+
+// The special tokens that tokenizer_config.json names (eos_token, pad_token, …), each as it is named there.
+std::vector<json> named_tokens(const json& config) {
+    const std::vector<std::string> roles = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                            "pad_token", "cls_token", "mask_token"};
+    std::vector<json> tokens;
+    const auto take = [&](const json& token) {
+        if (!content_of(token).empty()) tokens.push_back(token);
+    };
+    for (const std::string& role : roles) take(config.value(role, json()));
+    for (const auto& [key, value] : config.items())
+        if (key.ends_with("_token") && std::ranges::find(roles, key) == roles.end()) take(value);
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+        for (const json& token : config.value(key, json::array())) take(token);
     return tokens;
 }
 
-Vocabulary read_tokenizer_json(const std::string& path, const json& file) {
+// Completes tokenizer.json's added_tokens, or what stands for it, as transformers does when it opens a tokenizer: by
+// those that tokenizer_config.json describes or names. The ones without an id get the next.
+void complete_added_tokens(const std::string& path, const json& config, const json& vocab, json& added) {
+    int64_t size = std::ssize(vocab);
+    std::set<std::string> known;
+    for (const json& entry : added) {
+        const std::string content = content_of(entry);
+        if (known.insert(content).second && !vocab.contains(content)) size++;
+    }
+    const auto add = [&](json entry) {
+        const std::string content = content_of(entry);
+        if (content.empty() || !known.insert(content).second) return;
+        const auto in_vocab = vocab.find(content);
+        entry["id"] = in_vocab != vocab.end() ? *in_vocab : json(size++);
+        added.push_back(entry);
+    };
+    const json described = config.value("added_tokens_decoder", json::object());
+    if (!described.is_object())
+        bad_input(path, "added_tokens_decoder", json_text(described), "an object of id to token",
+                  "write the file again");
+    std::map<int64_t, json> by_id;  // as numbers: "100" comes after "20"
+    for (const auto& [id, token] : described.items()) {
+        if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos)
+            bad_input(path, "added_tokens_decoder", one_line(id), "ids", "write the file again");
+        if (token.is_object()) by_id[std::stoll(id)] = token;
+    }
+    for (const auto& [id, token] : by_id) add(token);
+    for (const json& token : named_tokens(config)) {
+        json entry = token.is_object() ? token : json{{"content", token}};
+        entry["special"] = true;
+        add(entry);
+    }
+}
+
+// Where there is no tokenizer.json: added_tokens.json, an object of token to id, as a list like tokenizer.json's.
+// `config` says which of them are special.
+json read_added_tokens(const std::string& path, const json& config) {
+    json added = json::array();
+    if (config.contains("added_tokens_decoder") || !path_exists(path)) return added;
+    std::map<std::string, json> special;
+    for (const json& token : named_tokens(config)) special[content_of(token)] = token;
+    const json ids = read_json_file(path);
+    for (const auto& [content, id] : ids.items()) {
+        const auto named = special.find(content);
+        json entry = named != special.end() && named->second.is_object() ? named->second : json::object();
+        json_integer(path, "token " + one_line(content), &id, 0, INT32_MAX);
+        entry.update({{"content", content}, {"id", id}, {"special", named != special.end()}});
+        added.push_back(entry);
+    }
+    return added;
+}
+
+Vocabulary read_tokenizer_json(const std::string& path, const json& file, const json& config) {
     const json& model = require(path, file, "model", json::value_t::object, "an object");
     refuse_other(path, file, "normalizer");
     refuse_other(path, model, "type", "BPE");
@@ -99,20 +208,39 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file) {
             bad_input(path, field, json_text(merge), "\"left right\" or [\"left\", \"right\"]", "write the file again");
         }
     }
-    return assemble_vocabulary(path, read_tokens(path, vocab, added), merges);
+    for (const json& entry : added)
+        if (!entry.is_object()) bad_input(path, "added_tokens", json_text(entry), "objects", "write the file again");
+    complete_added_tokens(path, config, vocab, added);
+    Tokens tokens = read_tokens(path, vocab, added, merges);
+    return assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
 }
 
-// `beside` is tokenizer_config.json, which may ask for what we do not do, and names another end of text.
-void apply_config(const std::string& beside, Vocabulary& vocabulary) {
-    if (!path_exists(beside)) return;
-    const json config = read_json_file(beside);
-    refuse_other(beside, config, "add_prefix_space");
-    if (vocabulary.end_of_text >= 0 || !config.contains("eos_token")) return;
-    json name = config["eos_token"];
-    if (name.is_object() && name.contains("content")) name = name["content"];
-    for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-        if (name == vocabulary.tokens[id]) vocabulary.end_of_text = static_cast<int32_t>(id);
-    }
+// vocab.json, with merges.txt and perhaps added_tokens.json beside it.
+Vocabulary read_vocab_json(const std::string& path, const json& vocab, const json& config) {
+    const fs::path directory = fs::path(path).parent_path();
+    json added = read_added_tokens((directory / "added_tokens.json").string(), config);
+    complete_added_tokens(path, config, vocab, added);
+    const MergeList merges = read_merge_lines((directory / "merges.txt").string());
+    Tokens tokens = read_tokens(path, vocab, added, merges);
+    return assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
+}
+
+// tokenizer_config.json, and the names in special_tokens_map.json where only that has them. An empty object if there
+// are none.
+json read_config(const fs::path& directory) {
+    const auto read = [&](const char* name) {
+        const std::string path = (directory / name).string();
+        return path_exists(path) ? read_json_file(path) : json::object();
+    };
+    json config = read("tokenizer_config.json");
+    refuse_other((directory / "tokenizer_config.json").string(), config, "add_prefix_space");
+    if (!config.contains("added_tokens_decoder")) config.update(read("special_tokens_map.json"));
+    return config;
+}
+
+std::string read_file(const std::string& path) {
+    const MappedFile file(path);
+    return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
 }
 
 }  // namespace
@@ -128,15 +256,22 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path) {
         }
     }
     const fs::path directory = fs::path(file).parent_path();
-    const json top = read_json_file(file);
-    Vocabulary vocabulary;
-    if (top.contains("model") && !top["model"].is_number()) {  // in vocab.json it is a word like others
-        vocabulary = read_tokenizer_json(file, top);
-    } else {
-        vocabulary = assemble_vocabulary(file, read_tokens(file, top, json::array()),
-                                         read_merge_lines((directory / "merges.txt").string()));
-    }
-    apply_config((directory / "tokenizer_config.json").string(), vocabulary);
+    const json top = read_json_file(file), config = read_config(directory);
+    const bool whole = top.contains("model") && !top["model"].is_number();  // in vocab.json it is a word like others
+    Vocabulary vocabulary = whole ? read_tokenizer_json(file, top, config) : read_vocab_json(file, top, config);
+    vocabulary.files[whole ? "tokenizer.json" : "vocab.json"] = read_file(file);
+    std::vector<std::string> beside = {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+    if (!whole || is_directory(path)) beside.insert(beside.end(), {"vocab.json", "merges.txt", "added_tokens.json"});
+    for (const std::string& name : beside)
+        if (const std::string other = (directory / name).string();
+            path_exists(other) && !vocabulary.files.contains(name))
+            vocabulary.files[name] = read_file(other);
+
+    const auto end =
+        std::ranges::find(vocabulary.added, content_of(config.value("eos_token", json())), &AddedToken::content);
+    if (vocabulary.end_of_text < 0 && end != vocabulary.added.end()) vocabulary.end_of_text = end->id;
+    recognise_end_of_text(vocabulary);
+    vocabulary.split_special_tokens = config.value("split_special_tokens", json()) == json(true);
     return vocabulary;
 }
 

@@ -43,7 +43,9 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     check_from(options.from);
     const std::string path = find_model(options.from);
     const GPT2Config config = read_model_config(path);
-    const auto tokenizer = options.tokenizer.empty() ? read_model_tokenizer(path) : load_tokenizer(options.tokenizer);
+    const TokenizerSettings settings{.special_as_text = options.no_special_tokens};
+    const auto tokenizer =
+        options.tokenizer.empty() ? read_model_tokenizer(path, settings) : load_tokenizer(options.tokenizer, settings);
     if (!tokenizer || tokenizer->vocab() != config.vocab)
         bad_input(path, "tokenizer", tokenizer ? std::to_string(tokenizer->vocab()) + " tokens" : "none",
                   std::to_string(config.vocab) + " tokens as in the model",
@@ -92,6 +94,9 @@ void run_generate(const Options& options) {
     if (loaded.tokenizer->reads_utf8())
         if (const std::string note = invalid_utf8_note(options.prompt); !note.empty())
             print_notes({"--prompt: " + note});
+    const AddedTokens& added = loaded.tokenizer->added();
+    const std::string found = added.note("--prompt", added.count_special(prompt.data(), std::ssize(prompt)));
+    if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output is the text alone
     const Sampling sampling{.temperature = options.temperature, .top_k = options.top_k};
     std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
     generate(*loaded.model, prompt, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
@@ -108,18 +113,23 @@ void run_eval(const Options& options) {
     const TemporaryDirectory cache;
     const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path);
     print_notes(data.notes);
+    print_special_tokens(data, *loaded.tokenizer);
     const WindowReader reader(data, seq);
     std::printf("loss %.6f\n",
                 mean_loss(*loaded.model, reader, spread(reader.windows(), reader.windows()), options.batch, seq));
 }
 
 void run_tokenize(const Options& options) {
-    const auto tokenizer = load_tokenizer(options.tokenizer);
+    const auto tokenizer = load_tokenizer(options.tokenizer, {.special_as_text = options.no_special_tokens});
     if (std::filesystem::exists(options.out_path))
         throw InputError(options.out_path + ": exists already; choose another name");
     const TextFile file(options.in_path);
     print_notes(file.notes(*tokenizer));
     tokenize_to_shards(file.text(), *tokenizer, options.out_path, {.shard_tokens = UINT32_MAX});
-    std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), Shard(options.out_path).size(),
+    const Shard shard(options.out_path);
+    std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), shard.size(),
                 options.tokenizer.c_str());
+    const AddedTokens& added = tokenizer->added();
+    const std::string found = added.note(options.in_path, added.count_special(shard.tokens(), shard.size()));
+    if (!found.empty()) std::printf("%s\n", found.c_str());
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "program/device_model.h"
+#include "io/dataset.h"
 #include "layers/step_status.h"
 #include "program/outliers.h"
 #include "program/schedule.h"
@@ -45,6 +46,12 @@ inline std::string schedule_change(const Options& before, const Options& now, in
                   step, new_schedule.at(step + 1), step + 1);
     return changed + ": changes the " + now.schedule + " schedule of the run that it resumes: the learning rate goes " +
            rates + "; the result is not that of an unbroken run with these options";
+}
+
+// A line where a text has special tokens, since someone may have meant their names as text.
+inline void print_special_tokens(const Dataset& data, const Tokenizer& tokenizer) {
+    const std::string note = tokenizer.added().note(data.source, data.special);
+    if (!note.empty()) std::printf("%s\n", note.c_str());
 }
 
 inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {

@@ -29,7 +29,8 @@ HARD = [
     "\t\tx", "a  b", "a \n b", "x\n\n\n", "don't we'll I'm they're you've he'd it's", "DON'T 'S 's' ''s '' 'll'll",
     "'t", "'", " 's", " '", "’s don’t", "123 4567 89.0 1e-5", "x1y2", "1st 2nd", "½ ² Ⅷ ٣ ५ 一二三", "a_b-c=d+e",
     "...", "!!!???", " .", " ...x", "#include <stdio.h>\nint main(void) {\n    return 0;\n}\n",
-    "<|endoftext|>", "a<|endoftext|>b", "naïve café Ünïcödé Straße", "cafe\u0301 e\u0301\u0302", "\u0301", " \u0301",
+    "<|endoftext|>", "a<|endoftext|>b", "one \n<|endoftext|><|endoftext|>\n\n two", "<|endoftext|", "<<|endoftext|>>",
+    "<|end<|endoftext|>oftext|>", " <|endoftext|> it's", "<|ENDOFTEXT|>", "naïve café Ünïcödé Straße", "cafe\u0301 e\u0301\u0302", "\u0301", " \u0301",
     "a\u0301'sb", "中文分词很难。", "日本語のテキスト、カタカナ", "한국어 텍스트", "ไทย", "हिन्दी", "العربية", "עברית", "Русский текст",
     "🙂", "🙂🙂", " 🙂", "👨‍👩‍👧‍👦 family", "🇩🇪🇫🇷", "👍🏽", "\U0001F9D1\u200D\U0001F680", "\ufeffBOM", "\x00", "a\x00b", "\x1c\x1d\x1e\x1f x",
     "\u180e\u180ex", "\u200bx", "\u0085\u0085x", "\u00a0\u00a0x", "\u00a0 x", " \u00a0x", "\u2028\u2029x", "\u3000\u3000中",
@@ -115,6 +116,12 @@ def random_bytes(rng, count):
             yield bytes(data)
 
 
+def encode(encoding, data, ordinary=False):
+    """With --no-special-tokens (`ordinary`) the names of special tokens are ordinary text."""
+    text = data.decode("utf-8", errors="replace")
+    return encoding.encode_ordinary(text) if ordinary else encoding.encode(text, allowed_special="all")
+
+
 class Comparison:
     def __init__(self, binary, encoding, directory):
         self.binary, self.encoding, self.directory = binary, encoding, pathlib.Path(directory)
@@ -122,14 +129,15 @@ class Comparison:
         self.lengths = np.array([len(t) for t in self.token_bytes])
         self.passed = self.failed = self.runs = 0
 
-    def reference(self, data):
-        return np.array(self.encoding.encode_ordinary(data.decode("utf-8", errors="replace")), dtype=np.int64)
+    def reference(self, data, ordinary=False):
+        return np.array(encode(self.encoding, data, ordinary), dtype=np.int64)
 
-    def ours(self, data):
+    def ours(self, data, ordinary=False):
         self.runs += 1
         text, out = self.directory / f"{self.runs}.txt", self.directory / f"{self.runs}.bin"
         text.write_bytes(data)
         command = [self.binary, "tokenize", str(text), str(out), "--tokenizer", "gpt2"]
+        command += ["--no-special-tokens"] if ordinary else []
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if result.returncode != 0:
             sys.exit(f"{' '.join(command)}: exit status {result.returncode}: {(result.stderr + result.stdout).strip()}")
@@ -147,8 +155,8 @@ class Comparison:
         if self.failed <= 20:
             print(f"FAILED {name}: {data[:80]!r}\n  tiktoken {list(expected[:20])}\n  found    {list(found[:20])}")
 
-    def one(self, name, data):
-        expected, found = self.reference(data), self.ours(data)
+    def one(self, name, data, ordinary=False):
+        expected, found = self.reference(data, ordinary), self.ours(data, ordinary)
         if np.array_equal(expected, found):
             self.passed += 1
             return
@@ -184,8 +192,10 @@ def write_golden(encoding, path):
     cases = [s.encode() for s in HARD] + HARD_BYTES
     lines = []
     for data in cases:
-        ids = encoding.encode_ordinary(data.decode("utf-8", errors="replace"))
-        lines.append(json.dumps({"hex": data.hex(), "ids": ids}, separators=(",", ":")))
+        case = {"hex": data.hex(), "ids": encode(encoding, data)}
+        if b"<|" in data:
+            case["ordinary"] = encode(encoding, data, ordinary=True)
+        lines.append(json.dumps(case, separators=(",", ":")))
     head = json.dumps(f"tiktoken {tiktoken.__version__} gpt2, written by scripts/compare_tiktoken.py")
     pathlib.Path(path).write_text('{"source":' + head + ',\n"cases":[\n' + ",\n".join(lines) + "\n]}\n")
     print(f"{path}: {len(lines)} cases")
@@ -218,6 +228,8 @@ def main():
         compare = Comparison(binary, encoding, directory)
         for text in HARD:
             compare.one("hard case", text.encode())
+            if "<|" in text:
+                compare.one("hard case, --no-special-tokens", text.encode(), ordinary=True)
         for data in HARD_BYTES:
             compare.one("hard bytes", data)
         for text, count in RUNS.items():

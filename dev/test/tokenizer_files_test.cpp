@@ -114,6 +114,166 @@ TEST_F(TokenizerFiles, OtherVocabulariesKeepTheirIds) {
     EXPECT_EQ(load_tokenizer(at("again"))->end_of_text(), 0);
 }
 
+// A tokenizer.json of the 256 bytes and, from id 256 on, of added tokens: content and flags (special, word, lstrip,
+// rstrip, normalized).
+using Added = std::vector<std::pair<std::string, std::string>>;
+json byte_level_with(const std::string& directory, const Added& added) {
+    fs::create_directory(directory);
+    load_tokenizer("byte")->save_hugging_face(directory);
+    json file = json::parse(read_bytes(directory + "/tokenizer.json"));
+    int next = 256;
+    for (const auto& [content, flags] : added) {
+        const auto has = [&flags = flags](char c) { return flags.find(c) != std::string::npos; };
+        const json& vocab = file["model"]["vocab"];
+        const json id = vocab.contains(content) ? vocab[content] : json(next++);
+        file["added_tokens"].push_back({{"id", id},
+                                        {"content", content},
+                                        {"special", has('S')},
+                                        {"single_word", has('w')},
+                                        {"lstrip", has('l')},
+                                        {"rstrip", has('r')},
+                                        {"normalized", has('n')}});
+    }
+    return file;
+}
+
+// Bytes as they are, other ids in brackets.
+std::string show(const std::vector<int32_t>& ids) {
+    std::string text;
+    for (const int32_t id : ids)
+        text += id < 256 ? std::string(1, static_cast<char>(id)) : "[" + std::to_string(id) + "]";
+    return text;
+}
+
+// The ids are those of Hugging Face's tokenizers 0.23.
+TEST_F(TokenizerFiles, AddedTokensAreFoundAsTheTokenizersLibraryFindsThem) {
+    struct Case {
+        Added added;
+        std::string text, ids, with_special_as_text;
+    };
+    const std::vector<Case> cases = {
+        {{{"<a>", "S"}, {"<a><b>", "S"}}, "x<a><a><b>y<b>", "x[256][257]y<b>", "x<a><a><b>y<b>"},
+        {{{"ab", "n"}, {"<ab>", "S"}}, "ab<ab>cab", "[256][257]c[256]", "[256]<[256]>c[256]"},
+        {{{"a", "n"}, {"bab", ""}}, "abab", "a[256]", "a[256]"},
+        {{{"cat", "w"}},
+         "cat concat cats cat_ cat. 1cat \u24b6cat cat\u0301 (cat)",
+         "[256] concat cats cat_ [256]. 1cat \u24b6cat cat\u0301 ([256])",
+         "[256] concat cats cat_ [256]. 1cat \u24b6cat cat\u0301 ([256])"},
+        {{{"\u732b", "w"}}, "\u732b \u732b\u732b .\u732b", "[256] \u732b\u732b .[256]", "[256] \u732b\u732b .[256]"},
+        {{{"<m>", "Sl"}}, "a  \n<m> b\u3000\u00a0<m><m>", "a[256] b[256][256]", "a  \n<m> b\u3000\u00a0<m><m>"},
+        {{{"<m>", "Sr"}}, "a <m> \n b<m>\u3000\u2003c<m>", "a [256]b[256]c[256]", "a <m> \n b<m>\u3000\u2003c<m>"},
+        {{{"<m>", "Slr"}, {" ", "n"}}, "a <m>  <m> b c", "a[256][256]b[257]c", "a[257]<m>[257][257]<m>[257]b[257]c"},
+        {{{"<m>", "Sr"}, {" b", ""}}, "<m> b b", "[256][257][257]", "<m>[257][257]"},
+        {{{"  ", "l"}, {"<m>", "Sr"}}, "<m>  x    y", "[257]x[256][256]y", "<m>[256]x[256][256]y"},
+        {{{"my word", ""}, {"word", "w"}, {"\n", ""}},
+         "my word\nword words my  word\n\n",
+         "[256][258][257] words my  [257][258][258]",
+         "[256][258][257] words my  [257][258][258]"},
+        {{{"\u00e9", "n"}, {" hello", ""}}, "\u00e9 hello", "\351[256]", "\351[256]"},
+        {{{"<u>", "S"}, {"<u>x", ""}, {"x", ""}}, "<u>x<u>y", "[257][256]y", "[257]<u>y"},
+    };
+    for (const Case& c : cases) {
+        write_bytes(at("added.json"), byte_level_with(at("byte"), c.added).dump());
+        EXPECT_EQ(show(load_tokenizer(at("added.json"))->encode(c.text)), c.ids) << c.text;
+        EXPECT_EQ(show(load_tokenizer(at("added.json"), {.special_as_text = true})->encode(c.text)),
+                  c.with_special_as_text)
+            << c.text;
+        fs::remove_all(at("byte"));
+    }
+}
+
+const Added chat = {{"<|endoftext|>", "S"}, {"<|pad|>", "S"}, {"<|user|>", "S"}, {"my word", "n"}};
+
+TEST_F(TokenizerFiles, HuggingFacesFilesComeBackAsTheyWere) {
+    json file = byte_level_with(at("hf"), chat);
+    file["padding"] = {{"strategy", "BatchLongest"}, {"pad_id", 257}, {"pad_token", "<|pad|>"}};
+    for (const char* name : {"vocab.json", "merges.txt"}) fs::remove(at("hf/") + name);
+    write_bytes(at("hf/tokenizer.json"), file.dump(1));
+    write_bytes(at("hf/tokenizer_config.json"), R"({"pad_token": "<|pad|>", "model_max_length":1e30, "mine": [1,2]})");
+    write_bytes(at("hf/special_tokens_map.json"), R"({"pad_token":{"content":"<|pad|>","lstrip":false}})");
+    write_bytes(at("hf/chat_template.jinja"), "{{ messages }}");
+    fs::create_directory(at("byte"));
+    load_tokenizer("byte")->save_hugging_face(at("byte"));
+    write_bytes(at("byte/tokenizer_config.json"), R"({"model_max_length": 77})");
+    for (const std::string from : {"hf", "byte"}) {
+        const auto tokenizer = load_tokenizer(at(from));
+        fs::create_directory(at(from + "2"));
+        tokenizer->save_hugging_face(at(from + "2"));
+        EXPECT_EQ(listing(at(from + "2")), listing(at(from)));
+        for (const std::string& name : listing(at(from)))
+            EXPECT_EQ(read_bytes(at(from + "2/" + name)), read_bytes(at(from + "/" + name))) << name;
+    }
+    const auto tokenizer = load_tokenizer(at("hf2"));
+    EXPECT_EQ(show(tokenizer->encode("<|user|>hi my word<|pad|>")), "[258]hi [259][257]");
+    EXPECT_EQ(tokenizer->decode({258, 'h', 'i', ' ', 259, 257}), "<|user|>hi my word<|pad|>");
+    EXPECT_EQ(tokenizer->end_of_text(), 256);
+    fs::create_directory(at("one"));  // of one file those that belong to it
+    load_tokenizer(at("hf/tokenizer.json"))->save_hugging_face(at("one"));
+    EXPECT_EQ(listing(at("one")), listing(at("hf")));
+}
+
+// vocab.json, merges.txt and what the slow tokenizers of transformers wrote beside them, older and newer.
+TEST_F(TokenizerFiles, TheSlowTokenizersFilesOpen) {
+    fs::create_directory(at("slow"));
+    load_tokenizer("byte")->save_hugging_face(at("slow"));
+    fs::remove(at("slow/tokenizer.json"));
+    json vocab = json::parse(read_bytes(at("slow/vocab.json")));
+    vocab.update({{"ab", 256}, {"<|endoftext|>", 257}});
+    write_bytes(at("slow/vocab.json"), vocab.dump());
+    write_bytes(at("slow/merges.txt"), "#version: 0.2\na b\n");
+    const json added = {{"my word", 260}, {"<|pad|>", 258}, {"<|user|>", 259}};
+    const json names = {{"eos_token", "<|endoftext|>"},
+                        {"pad_token", {{"content", "<|pad|>"}, {"lstrip", true}}},
+                        {"additional_special_tokens", {"<|user|>"}}};
+    const auto entry = [](const char* content, bool special, bool lstrip) {
+        return json{{"content", content}, {"special", special}, {"lstrip", lstrip}};
+    };
+    json config = names;
+    config["added_tokens_decoder"] = {{"257", entry("<|endoftext|>", true, false)},
+                                      {"258", entry("<|pad|>", true, true)},
+                                      {"259", entry("<|user|>", true, false)},
+                                      {"260", entry("my word", false, false)}};
+    const std::string text = "<|user|>ab my word  <|pad|><|endoftext|>";
+    for (const bool newer : {false, true}) {
+        write_bytes(at("slow/added_tokens.json"), added.dump());
+        write_bytes(at("slow/special_tokens_map.json"), names.dump());
+        write_bytes(at("slow/tokenizer_config.json"), newer ? config.dump() : "{}");
+        const auto tokenizer = load_tokenizer(at("slow"));
+        EXPECT_EQ(tokenizer->vocab(), 261);
+        EXPECT_EQ(tokenizer->end_of_text(), 257);
+        EXPECT_EQ(show(tokenizer->encode(text)), "[259][256] [260][258][257]");
+        EXPECT_EQ(show(load_tokenizer(at("slow"), {.special_as_text = true})->encode("<|user|>my word")),
+                  "<|user|>[260]");
+        fs::create_directory(at("again"));
+        tokenizer->save_hugging_face(at("again"));
+        EXPECT_EQ(listing(at("again")), listing(at("slow")));
+        EXPECT_EQ(show(load_tokenizer(at("again"))->encode(text)), "[259][256] [260][258][257]");
+        EXPECT_EQ(show(load_tokenizer(at("slow/vocab.json"))->encode(text)), "[259][256] [260][258][257]");
+        fs::remove_all(at("again"));
+    }
+    write_bytes(at("slow/tokenizer_config.json"), "{}");
+    write_bytes(at("slow/added_tokens.json"), R"({"<|pad|>":259})");
+    expect_refused([&] { load_tokenizer(at("slow")); }, {"vocab.json: id: found 259"});
+    write_bytes(at("slow/added_tokens.json"), R"({"<|pad|>":"x"})");
+    expect_refused([&] { load_tokenizer(at("slow")); }, {"added_tokens.json: token \"<|pad|>\": found \"x\""});
+    write_bytes(at("slow/tokenizer_config.json"), R"({"added_tokens_decoder":{"x":{"content":"<|pad|>"}}})");
+    expect_refused([&] { load_tokenizer(at("slow")); }, {"added_tokens_decoder: found \"x\""});
+}
+
+// As transformers does when it opens such files.
+TEST_F(TokenizerFiles, SpecialTokensThatOnlyTheConfigNamesAreAdded) {
+    write_bytes(at("hf.json"), byte_level_with(at("hf"), {{"<|endoftext|>", "S"}}).dump());
+    fs::rename(at("hf.json"), at("hf/tokenizer.json"));
+    write_bytes(at("hf/tokenizer_config.json"),
+                R"({"pad_token":"<|pad|>","add_bos_token":false,"image_token":"<i>",)"
+                R"("additional_special_tokens":["<a>",{"content":"<b>","rstrip":true}],)"
+                R"("eos_token":"<|endoftext|>","sep_token":null})");
+    EXPECT_EQ(show(load_tokenizer(at("hf"))->encode("<|pad|> <i><a> <b> .<|endoftext|>")),
+              "[257] [258][259] [260].[256]");
+    write_bytes(at("hf/tokenizer_config.json"), R"({"split_special_tokens":true})");
+    EXPECT_EQ(show(load_tokenizer(at("hf"))->encode("<|endoftext|>")), "<|endoftext|>");
+}
+
 TEST_F(TokenizerFiles, BadMergesAreRefused) {
     const std::pair<std::string, const char*> cases[] = {
         {"", "merges: found none"},
@@ -138,11 +298,11 @@ TEST_F(TokenizerFiles, BadMergesAreRefused) {
 }
 
 TEST_F(TokenizerFiles, Gpt2NeedsItsOwnMerges) {
-    expect_refused([&] { load_tokenizer("gpt2", root); },
+    expect_refused([&] { load_tokenizer("gpt2", {.data_directory = root}); },
                    {"vocab.bpe: GPT-2's merges: found no such file", "get_data.sh"});
     const std::string merges = read_bytes("data/vocab.bpe");
     write_bytes(at("vocab.bpe"), merges.substr(0, merges.rfind('\n', merges.size() / 2) + 1));
-    expect_refused([&] { load_tokenizer("gpt2", root); }, {"not GPT-2's", "get_data.sh"});
+    expect_refused([&] { load_tokenizer("gpt2", {.data_directory = root}); }, {"not GPT-2's", "get_data.sh"});
 }
 
 TEST_F(TokenizerFiles, BadLlmcFilesAreRefused) {
@@ -206,6 +366,8 @@ TEST_F(TokenizerFiles, BadHuggingFaceFilesAreRefused) {
             "tokens: found none for byte 97");
     refused([](json& f) { f["model"]["vocab"][""] = 259, f["added_tokens"][1]["id"] = 260; }, "token \"\"");
     refused([](json& f) { f["added_tokens"][1]["id"] = 400; }, "id: found 400");
+    refused([](json& f) { f["added_tokens"][1]["lstrip"] = 1; }, "lstrip: found 1");
+    refused([](json& f) { f["added_tokens"][1] = 7; }, "added_tokens: found 7");
     refused([](json& f) { f["pre_tokenizer"]["type"] = "Metaspace"; }, "type: found \"Metaspace\"");
     refused([](json& f) { f["pre_tokenizer"]["add_prefix_space"] = true; }, "add_prefix_space: found true");
     refused([](json& f) { f["pre_tokenizer"]["use_regex"] = false; }, "use_regex: found false");

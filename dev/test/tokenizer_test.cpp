@@ -32,10 +32,16 @@ std::string from_hex(const std::string& hex) {
 TEST(Tokenizer, HardCasesGetTiktokensIds) {
     const json golden = json::parse(read_bytes("dev/test/data/tokenizer_golden.json"));
     ASSERT_GT(golden["cases"].size(), 100u);
+    const auto ordinary = load_tokenizer("gpt2", {.special_as_text = true});
+    int with_special = 0;
     for (const json& c : golden["cases"]) {
         const std::string text = from_hex(c["hex"]);
-        EXPECT_EQ(gpt2().encode(text), c["ids"].get<std::vector<int32_t>>()) << text;
+        const std::vector<int32_t> ids = c["ids"], as_text = c.value("ordinary", c["ids"]);
+        EXPECT_EQ(gpt2().encode(text), ids) << text;
+        EXPECT_EQ(ordinary->encode(text), as_text) << text;
+        with_special += ids != as_text;
     }
+    EXPECT_GE(with_special, 5) << "texts with <|endoftext|>";
 }
 
 TEST(Tokenizer, VocabularyIsGpt2s) {

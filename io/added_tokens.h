@@ -1,0 +1,82 @@
+// Tokens that a text names as they are, such as <|endoftext|>. They are found before the rest of the text is cut into
+// pieces, by the rules of Hugging Face's tokenizers library.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct AddedToken {
+    int32_t id = -1;
+    std::string content;
+    bool special = false;      // it marks a place in the text (its end, a speaker, padding) and is no part of it
+    bool single_word = false;  // found only where no letter, digit or underscore stands beside it
+    bool lstrip = false, rstrip = false;  // the white space before it, after it, belongs to it
+    bool normalized = false;              // searched for in what the tokens that are not normalized have left
+};
+
+class AddedTokens {
+public:
+    AddedTokens() = default;
+    // With `special_as_text` the special tokens are found and left in the text, as with transformers'
+    // split_special_tokens.
+    explicit AddedTokens(std::vector<AddedToken> tokens, bool special_as_text = false);
+
+    const std::vector<AddedToken>& list() const { return tokens_; }
+    bool special_as_text() const { return special_as_text_; }
+
+    // Calls `token` for each added token and `text` for each part of the text between them, in order. Of the tokens
+    // that begin at the same place the longest is found. The text is valid UTF-8.
+    void split(std::string_view text, const std::function<void(std::string_view)>& text_part,
+               const std::function<void(int32_t)>& token) const;
+
+    // Whether a token lies across `at`, or takes account of what is before or behind it, so that the two sides cannot
+    // be encoded apart. (White space behind an rstrip token is not looked at: cut before a visible character.)
+    bool reaches_across(std::string_view text, size_t at) const;
+
+    // How often each special token occurs in `ids`.
+    using Counts = std::map<int32_t, int64_t>;
+    template <class Id>
+    Counts count_special(const Id* ids, int64_t size) const;
+    // "data.txt: 60 <|endoftext|> tokens; --no-special-tokens reads them as text", or "" where there are none.
+    std::string note(const std::string& source, const Counts& counts) const;
+
+private:
+    // The tokens searched for at the same time.
+    struct Search {
+        std::map<std::string, size_t, std::less<>> tokens;  // content → index in tokens_
+        std::array<std::vector<size_t>, 256> lengths;       // of the tokens that begin with a byte, the longest first
+        std::string first_bytes;                            // those that have lengths
+    };
+    struct Match {
+        size_t begin, end;
+        const AddedToken* token;  // null: none
+    };
+    Match find(const Search& search, std::string_view text, size_t from) const;
+    template <class Text, class Token>
+    void split(const Search& search, std::string_view text, const Text& text_part, const Token& token) const;
+
+    std::vector<AddedToken> tokens_;
+    bool special_as_text_ = false;
+    Search as_they_are_, normalized_;
+};
+
+template <class Id>
+AddedTokens::Counts AddedTokens::count_special(const Id* ids, int64_t size) const {
+    Counts counts;
+    std::vector<bool> special;
+    for (const AddedToken& token : tokens_) {
+        if (!token.special || special_as_text_) continue;
+        if (std::ssize(special) <= token.id) special.resize(static_cast<size_t>(token.id) + 1);
+        special[static_cast<size_t>(token.id)] = true;
+    }
+    for (int64_t i = 0; i < size && !special.empty(); i++) {
+        const auto id = static_cast<size_t>(ids[i]);
+        if (id < special.size() && special[id]) counts[static_cast<int32_t>(id)]++;
+    }
+    return counts;
+}
