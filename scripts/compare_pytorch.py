@@ -3,16 +3,20 @@
 
     the committed dump is what this PyTorch computes;
     ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
-    a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss.
+    a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss;
+    tokens that were added to a tokenizer come out of ./train_gpt2 with their ids.
 
 Exit status: 0 all passed, 1 a check failed.
 """
 
 import argparse
 import contextlib
+import filecmp
 import io
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -147,16 +151,24 @@ def check_llmc(checks, directory, test_gpt2):
 # ---- (d) a checkpoint in transformers --------------------------------------------------------------------------------
 
 
-def gpt2_encoding(vocab_bpe):
-    """tiktoken's gpt2, from the merges alone: it would fetch its files from the net."""
+def gpt2_symbols():
+    """The characters that stand for bytes in GPT-2's files, in the order of their ids, each with its byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     order = printable + [b for b in range(256) if b not in printable]
-    byte_of = {chr(b) if b in printable else chr(256 + i - len(printable)): b for i, b in enumerate(order)}
-    ranks = {bytes([b]): i for i, b in enumerate(order)}
+    return {chr(b) if b in printable else chr(256 + i - len(printable)): b for i, b in enumerate(order)}
+
+
+def gpt2_merges(vocab_bpe):
     with open(vocab_bpe, encoding="utf-8") as f:
-        for line in f.read().split("\n")[1:]:
-            if line:
-                ranks[bytes(byte_of[c] for c in line.replace(" ", ""))] = len(ranks)
+        return [tuple(line.split(" ")) for line in f.read().split("\n")[1:] if line]
+
+
+def gpt2_encoding(vocab_bpe):
+    """tiktoken's gpt2, from the merges alone: it would fetch its files from the net."""
+    byte_of = gpt2_symbols()
+    ranks = {bytes([b]): i for i, b in enumerate(byte_of.values())}
+    for left, right in gpt2_merges(vocab_bpe):
+        ranks[bytes(byte_of[c] for c in left + right)] = len(ranks)
     pattern = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": len(ranks)})
 
@@ -220,12 +232,92 @@ def first_difference(found, expected):
     return f"found {len(found)} tokens, expected {len(expected)}"
 
 
+def ids_of_shard(path):
+    with open(path, "rb") as f:
+        return np.frombuffer(f.read()[1024:], dtype="<u2").tolist()
+
+
+ADDED_TEXT = "<|user|>hi my word<|pad|>"
+ADDED_IDS = [50258, 5303, 220, 50259, 50257]
+
+
+def make_added_tokens(directory, vocab_bpe):
+    """GPT-2's tokenizer with a padding token, a special one and a word, and a model of as many rows."""
+    merges = gpt2_merges(vocab_bpe)
+    vocab = {token: i for i, token in enumerate([*gpt2_symbols(), *(a + b for a, b in merges), "<|endoftext|>"])}
+    tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
+    tokenizer.add_special_tokens({"pad_token": "<|pad|>", "additional_special_tokens": ["<|user|>"]})
+    tokenizer.add_tokens(["my word"])
+    tokenizer.model_max_length = 77
+    tokenizer.save_pretrained(directory)
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), n_layer=1, n_head=1, n_embd=16, n_positions=32)
+    transformers.GPT2LMHeadModel(config).save_pretrained(directory)
+    return vocab, merges
+
+
+def make_slow_files(directory, fast, vocab, merges):
+    """The same as the slow tokenizer of transformers 4 wrote it."""
+    shutil.copytree(fast, directory)
+    os.remove(os.path.join(directory, "tokenizer.json"))
+    os.remove(os.path.join(directory, "tokenizer_config.json"))
+    names = {"eos_token": "<|endoftext|>", "pad_token": "<|pad|>", "additional_special_tokens": ["<|user|>"]}
+    files = {
+        "vocab.json": vocab,
+        "added_tokens.json": {"<|pad|>": 50257, "<|user|>": 50258, "my word": 50259},
+        "special_tokens_map.json": names,
+        "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", **names},
+    }
+    for name, value in files.items():
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as f:
+            json.dump(value, f)
+    with open(os.path.join(directory, "merges.txt"), "w", encoding="utf-8") as f:
+        f.write("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+
+
+def check_added_tokens(checks, directory, train_gpt2, vocab_bpe):
+    fast, slow, data = (os.path.join(directory, name) for name in ("added", "added_slow", "added.txt"))
+    make_slow_files(slow, fast, *make_added_tokens(fast, vocab_bpe))
+    with open(data, "w", encoding="utf-8") as f:
+        f.write(ADDED_TEXT)
+    long = os.path.join(directory, "added_long.txt")
+    with open(long, "w", encoding="utf-8") as f:
+        f.write((ADDED_TEXT + " and so on<|endoftext|>\n") * 100)
+    for source in (fast, slow):
+        name = os.path.basename(source)
+        shard, converted, out = f"{source}.bin", f"{source}_converted", f"{source}_out"
+        never = {"eval-every": 0, "sample-every": 0, "steps": 1, "seq": 16, "batch": 2}
+        options = options_of({"init": source, "data": long, "out": out, **never})
+        commands = {
+            "tokenize": ["tokenize", data, shard, "--tokenizer", source],
+            "convert": ["convert", source, converted],
+            "train --init": ["train", *map(str, options)],
+        }
+        done = [checks.run(f"{title}, {name}", [train_gpt2, *command]) for title, command in commands.items()]
+        if None in done:
+            continue
+        ids = ids_of_shard(shard)
+        checks.check(f"the ids of {name}", ids == ADDED_IDS, first_difference(ids, ADDED_IDS))
+        for written in (source, converted, os.path.join(out, "latest")):
+            where = f"{os.path.relpath(written, directory)} in transformers"
+            tokenizer = transformers.AutoTokenizer.from_pretrained(written, local_files_only=True)
+            ids = tokenizer.encode(ADDED_TEXT)
+            checks.check(f"the ids of {where}", ids == ADDED_IDS, first_difference(ids, ADDED_IDS))
+            checks.check(f"the padding token of {where}", tokenizer.pad_token == "<|pad|>", tokenizer.pad_token)
+            for file in sorted(os.listdir(source)) if written != source else []:
+                if "token" in file or file in ("vocab.json", "merges.txt"):
+                    same = filecmp.cmp(os.path.join(source, file), os.path.join(written, file), shallow=False)
+                    checks.check(f"{file} of {where} as it was", same, "another")
+
+
 def check_checkpoints(checks, directory, train_gpt2, random):
     text = tiny_text(random)
     check_checkpoint(checks, directory, train_gpt2, "byte", text, list(text.encode()))
     merges = os.path.join(ROOT, "data/vocab.bpe")
     if checks.check("data/vocab.bpe", os.path.isfile(merges), "not there; run scripts/get_data.sh"):
-        check_checkpoint(checks, directory, train_gpt2, "gpt2", text, gpt2_encoding(merges).encode_ordinary(text))
+        text = text[: len(text) // 2] + "<|endoftext|>" + text[len(text) // 2 :]
+        ids = gpt2_encoding(merges).encode(text, allowed_special="all")
+        check_checkpoint(checks, directory, train_gpt2, "gpt2", text, ids)
+        check_added_tokens(checks, directory, train_gpt2, merges)
 
 
 def main():
