@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -420,6 +421,60 @@ TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
         ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), whole);
     }
     EXPECT_GT(cuts, 300) << "the cuts that the test is about";
+}
+
+// A byte-level BPE with one merge and added tokens that white space and line breaks matter to.
+std::shared_ptr<const Tokenizer> with_added_tokens(const std::string& directory, bool special_as_text = false) {
+    load_tokenizer("byte")->save_hugging_face(directory);
+    auto file = nlohmann::json::parse(read_bytes(directory + "/tokenizer.json"));
+    file["model"]["vocab"]["th"] = 256;
+    file["model"]["merges"] = {"t h"};
+    file["pre_tokenizer"]["use_regex"] = true;
+    file["added_tokens"] = {{{"id", 257}, {"content", "<|endoftext|>"}, {"special", true}},
+                            {{"id", 258}, {"content", "x\ny"}},
+                            {{"id", 259}, {"content", "<m>"}, {"lstrip", true}, {"rstrip", true}},
+                            {{"id", 260}, {"content", "\u00e9\n"}, {"single_word", true}}};
+    write_bytes(directory + "/tokenizer.json", file.dump());
+    return load_tokenizer(directory, {.special_as_text = special_as_text});
+}
+
+TEST_F(DatasetTest, AddedTokensAreNotCut) {
+    const auto tokenizer = with_added_tokens(directory);
+    const std::vector<std::string> parts = {"<|endoftext|>", "<m>", "x", "y", "\n", "\n", "\n", " ",
+                                            "\u00e9",        "th",  "a"};
+    std::mt19937 random(1);
+    for (int round = 0; round < 10; round++) {
+        std::string text;
+        for (int i = 0; i < 2000; i++) text += parts[random() % parts.size()];
+        tokenize_to_shards(text, *tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
+        const Shard shard(path("t.bin"));
+        ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), tokenizer->encode(text));
+    }
+}
+
+TEST_F(DatasetTest, SpecialTokensAreCountedAndTheHeldOutPartDoesNotBeginWithinOne) {
+    const auto tokenizer = with_added_tokens(directory);
+    const std::string text = std::string(80, 'x') + "<|endoftext|><|endoftext|>" + std::string(4, 'x');  // 0.9: byte 99
+    const Datasets sets = open_datasets(write("t.txt", text), "", *tokenizer, path("cache"));
+    EXPECT_EQ(sets.train.tokens(), 81);
+    EXPECT_EQ(sets.val.tokens(), 5);
+    EXPECT_EQ(sets.train.special, (AddedTokens::Counts{{257, 2}}));
+    EXPECT_TRUE(sets.val.special.empty()) << "counted with the rest of the text";
+    EXPECT_EQ(tokenizer->added().note("t.txt", sets.train.special),
+              "t.txt: 2 <|endoftext|> tokens; --no-special-tokens reads them as text");
+    EXPECT_EQ(tokenizer->added().note("t.txt", {}), "");
+}
+
+TEST_F(DatasetTest, TokensMadeWithSpecialTokensAsTextAreOthers) {
+    const auto recognised = with_added_tokens(directory), as_text = with_added_tokens(directory, true);
+    const std::string text = write("t.txt", "a<|endoftext|>b");
+    for (const auto& [tokenizer, tokens] :
+         {std::pair(recognised, 3), std::pair(as_text, 15), std::pair(recognised, 3)}) {
+        const Dataset data = open_dataset(text, *tokenizer, path("cache"));
+        EXPECT_EQ(data.tokens(), tokens);
+        EXPECT_EQ(data.special.size(), tokens == 3 ? 1u : 0u);
+        EXPECT_TRUE(data.notes.empty());
+    }
 }
 
 TEST_F(DatasetTest, VocabulariesBeyondSixteenBitsAreRefused) {

@@ -161,6 +161,11 @@ TEST(Options, ResumeTakesWhatIsNotGivenFromTheCheckpoint) {
     const std::string run = parse({"--model", "d12", "--layers", "3", "--lr", "0.000123", "--val", "v.txt", "--steps",
                                    "50", "--batch", "2", "--seed", "7"})
                                 .to_json();
+    for (const bool value : {false, true}) {  // a flag that was saved as false stays off
+        Options flag = parse({"--resume"});
+        flag.fill_from_json(value ? R"({"no-special-tokens": true})" : R"({"no-special-tokens": false})");
+        EXPECT_EQ(flag.no_special_tokens, value);
+    }
     Options o = parse({"--resume", "--steps", "5000", "--threads", "2"});
     o.fill_from_json(run);
     EXPECT_EQ(o.layers, 3);
@@ -218,6 +223,9 @@ TEST(Options, ResumeRefusesAnotherModel) {
     const std::string run = parse({}).to_json();
     EXPECT_TRUE(contains(resume({"--resume", "--layers", "6"}, run), "--layers: found 6, expected 4"));
     EXPECT_TRUE(contains(resume({"--resume", "--model", "d12"}, run), "--layers: found 12, expected 4"));
+    EXPECT_TRUE(contains(resume({"--resume", "--no-special-tokens"}, R"({"no-special-tokens": false})"),
+                         "--no-special-tokens: found true, expected false"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"no-special-tokens": 2})"), "--no-special-tokens: found 2"));
     EXPECT_TRUE(contains(resume({"--resume", "--tokenizer", "gpt2"}, run), "--tokenizer: found gpt2, expected byte"));
     EXPECT_EQ(resume({"--resume", "--model", "tiny"}, run), "no error");
     EXPECT_TRUE(contains(resume({"--resume", "--steps", "50"}, run), "--warmup: found 100"));

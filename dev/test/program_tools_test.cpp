@@ -257,6 +257,39 @@ TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     EXPECT_NE(expect_done({"info", at("nan.bin")}).find("1 NaN or infinite"), std::string::npos);
 }
 
+// What is done with <|endoftext|> in a text is said where the text is, and once; standard error stays silent.
+TEST_F(Tools, SpecialTokensOfATextAreSaid) {
+    const std::string tokenizer = at("hf");
+    fs::create_directory(tokenizer);
+    load_tokenizer("byte")->save_hugging_face(tokenizer);
+    auto file = nlohmann::json::parse(read_bytes(tokenizer + "/tokenizer.json"));
+    file["added_tokens"] = {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}}};
+    write_bytes(tokenizer + "/tokenizer.json", file.dump());
+    const std::string documents = at("documents.txt"), said = " <|endoftext|> tokens; --no-special-tokens reads";
+    write_bytes(documents, read_bytes(text) + "<|endoftext|>" + read_bytes(text) + "<|endoftext|>");
+    const auto count = [&](const std::string& printed) {
+        EXPECT_LE(printed.find(said), printed.rfind(said)) << "once: " << printed;
+        return printed.find(said) != std::string::npos && printed.find(said) == printed.rfind(said);
+    };
+    const Args with_tokenizer = {{"data", documents}, {"tokenizer", tokenizer}};
+    Args as_text = with_tokenizer;
+    as_text["no-special-tokens"] = "";
+    EXPECT_TRUE(count(train("documents", with_tokenizer)));
+    EXPECT_FALSE(count(train("as_text", as_text)));
+    EXPECT_TRUE(count(eval(at("documents"), documents)));
+    EXPECT_FALSE(count(eval(at("documents"), documents, {{"no-special-tokens", ""}})));
+    EXPECT_TRUE(count(expect_done({"tokenize", documents, at("d.bin"), "--tokenizer", tokenizer})));
+    EXPECT_TRUE(count(expect_done({"train", "--resume", "--out", at("documents"), "--steps", "12"})));
+    EXPECT_FALSE(count(expect_done({"train", "--resume", "--out", at("as_text"), "--steps", "12"})));
+    EXPECT_NE(run({"train", "--resume", "--out", at("as_text"), "--tokenizer", "gpt2"}).status, 0);
+    EXPECT_EQ(read_bytes(at("documents/latest/tokenizer.json")), file.dump());
+    const Result prompt =
+        run(words("generate", {{"from", at("documents")}, {"prompt", "<|endoftext|>"}, {"tokens", "1"}}));
+    EXPECT_EQ(prompt.status, 0);
+    EXPECT_EQ(prompt.err, "--prompt: 1 <|endoftext|> token; --no-special-tokens reads it as text\n");
+    EXPECT_TRUE(prompt.out.starts_with("<|endoftext|>"));
+}
+
 TEST_F(Tools, ReadingChangesNothing) {
     generate({{"tokens", "1"}});
     eval(at("run"), text);
