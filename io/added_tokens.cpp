@@ -10,7 +10,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool special_as_text)
     : tokens_(std::move(tokens)), special_as_text_(special_as_text) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
         const std::string& content = tokens_[i].content;
-        if (content.empty()) continue;
+        // No text contains what is no UTF-8, which must not be found within a character either.
+        if (content.empty() || find_invalid_utf8(content) < content.size()) continue;
         Search& search = tokens_[i].normalized ? normalized_ : as_they_are_;
         if (!search.tokens.emplace(content, i).second) continue;
         auto& lengths = search.lengths[static_cast<unsigned char>(content[0])];

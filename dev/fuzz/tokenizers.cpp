@@ -1,4 +1,5 @@
 // Merges (vocab.bpe, merges.txt), Hugging Face's tokenizer.json and vocab.json, and text through a tokenizer.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "dev/fuzz/memory_files.h"
@@ -32,6 +33,19 @@ void use(const Vocabulary& vocabulary) {
     }
     require(text == sample + std::string(sample, 12), "text comes back");
     require(vocabulary.end_of_text >= -1 && vocabulary.end_of_text < size, "end of text is a token");
+    const AddedTokens added(vocabulary.added);
+    std::string named = sample;
+    for (const AddedToken& token : added.list()) named += " " + token.content + "\n";
+    size_t found = 0;
+    added.split(
+        named, [&](std::string_view part) { require(!part.empty(), "parts of the text are not empty"); },
+        [&](int32_t id) {
+            require(id >= 0 && id < size, "added tokens are in the vocabulary");
+            found++;
+        });
+    const bool plain =
+        std::ranges::none_of(added.list(), [](const AddedToken& t) { return t.single_word || t.lstrip; });
+    require(added.list().empty() || !plain || found > 0, "added tokens are found");
 }
 
 // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt into `directory`.
@@ -81,23 +95,28 @@ std::vector<std::string> seeds_tokenizer_json() {
     const std::string inside = "{" + cut + R"(,"added_tokens":[{"id":256,"content":"<s>"}],)" +
                                R"("model":{"vocab":{"<s>":256,"\u0120t":257},"merges":["\u0120 t"]}})";
     return {join_files({words, R"({"add_prefix_space":false,"eos_token":"<|endoftext|>"})"}),
-            join_files({inside, R"({"eos_token":{"content":"<s>"}})"}), words};
+            join_files({inside, R"({"eos_token":{"content":"<s>"},"pad_token":"<p>"})"}),
+            join_files({words, R"({"added_tokens_decoder":{"259":{"content":"a b","lstrip":true}}})"}), words};
 }
 
-// vocab.json, merges.txt and tokenizer_config.json
+// vocab.json, merges.txt, tokenizer_config.json, added_tokens.json and special_tokens_map.json
 void run_vocab_json(std::string_view input) {
-    const auto files = split_files(input, 3);
+    const auto files = split_files(input, 5);
     std::string vocab(files[0]);
     if (vocab.starts_with("{") && nlohmann::json::accept(vocab)) vocab.insert(1, byte_entries());
     memory_files::put("d/vocab.json", vocab);
     if (files.size() > 1) memory_files::put("d/merges.txt", files[1]);
     if (files.size() > 2) memory_files::put("d/tokenizer_config.json", files[2]);
+    if (files.size() > 3) memory_files::put("d/added_tokens.json", files[3]);
+    if (files.size() > 4) memory_files::put("d/special_tokens_map.json", files[4]);
     use(read_hugging_face_tokenizer("d"));
 }
 
 std::vector<std::string> seeds_vocab_json() {
     return {join_files({R"({"ab":256,"abc":257,"<|endoftext|>":258})", "#version: 0.2\na b\nab c\n"}),
-            join_files({R"({"\u0120t":256,"model":257})", "\xC4\xA0 t\nm o", R"({"eos_token":"<s>"})"})};
+            join_files({R"({"\u0120t":256,"model":257})", "\xC4\xA0 t\nm o", R"({"eos_token":"<s>"})"}),
+            join_files({R"({"ab":256})", "a b", "{}", R"({"<p>":258,"my word":257})",
+                        R"({"pad_token":{"content":"<p>","rstrip":true}})"})};
 }
 
 // The first byte is the size of the pieces that the rest is tokenised in, which must give what one piece gives.
@@ -107,12 +126,22 @@ void run_text(std::string_view input) {
         memory_files::put("vocab.bpe", merges);
         return load_tokenizer("vocab.bpe");
     }();
+    static const auto with_added = [] {  // tokens that take white space along, and one with a line break
+        memory_files::put("d/vocab.json", "{" + byte_entries() + "\"ab\":256}");
+        memory_files::put("d/merges.txt", "a b");
+        memory_files::put("d/tokenizer_config.json", R"({"added_tokens_decoder":{"257":{"content":"x\ny"},)"
+                                                     R"("258":{"content":"<","lstrip":true,"rstrip":true},)"
+                                                     R"("259":{"content":"e\n","single_word":true}}})");
+        return load_tokenizer("d");
+    }();
     const std::string_view text = input.substr(1);
     static const auto bytes = load_tokenizer("byte");
-    for (const auto& tokenizer : {bytes, bpe}) {
+    for (const auto& tokenizer : {bytes, bpe, with_added}) {
         const auto ids = tokenizer->encode(text);
         const bool byte = tokenizer->name() == "byte";
-        require(tokenizer->decode(ids) == (byte ? std::string(text) : replace_invalid_utf8(text)), "text comes back");
+        require(tokenizer == with_added ||
+                    tokenizer->decode(ids) == (byte ? std::string(text) : replace_invalid_utf8(text)),
+                "text comes back");
         const int64_t piece = 1 + static_cast<unsigned char>(input[0]);
         std::vector<int32_t> joined;
         for (const std::string& path : tokenize_to_shards(text, *tokenizer, "t.bin", {piece, 40 + piece})) {
@@ -125,7 +154,8 @@ void run_text(std::string_view input) {
 
 std::vector<std::string> seeds_text() {
     const std::string s = sample;
-    return {"\x10" + s + s, "\x03" + s, "\x01it's \r\n\r\n x\n y", std::string("\x02\0\n\xE2\x80\x83\nx", 8)};
+    return {"\x10" + s + s, "\x03" + s, "\x01it's \r\n\r\n x\n y", std::string("\x02\0\n\xE2\x80\x83\nx", 8),
+            "\x02x\ny\n<\n< e\nx <|endoftext|>\ne\n"};
 }
 
 }  // namespace

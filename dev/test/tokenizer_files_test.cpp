@@ -33,6 +33,14 @@ std::vector<int32_t> behaviour(const Tokenizer& tokenizer) {
     return ids;
 }
 
+// Bytes as they are, other ids in brackets.
+std::string show(const std::vector<int32_t>& ids) {
+    std::string text;
+    for (const int32_t id : ids)
+        text += id < 256 ? std::string(1, static_cast<char>(id)) : "[" + std::to_string(id) + "]";
+    return text;
+}
+
 TEST_F(TokenizerFiles, EveryFormOfGpt2sFilesReadsTheSame) {
     fs::create_directory(at("hf"));
     gpt2().save_hugging_face(at("hf"));
@@ -71,6 +79,22 @@ TEST_F(TokenizerFiles, BytesComeBackAsBytes) {
         EXPECT_EQ(tokenizer->vocab(), 256);
         EXPECT_EQ(tokenizer->end_of_text(), -1);
         EXPECT_EQ(tokenizer->encode(std::string("\0\377a", 3)), (std::vector<int32_t>{0, 255, 97}));
+    }
+}
+
+// An end of text that is no UTF-8 is in no text, not even in a character's bytes.
+TEST_F(TokenizerFiles, LlmcFilesNameTheirEndOfText) {
+    save_llmc_tokenizer(*load_tokenizer("byte"), at("byte.bin"));
+    const std::string bytes = read_bytes(at("byte.bin"));
+    const int32_t count_and_end[] = {257, 256};
+    for (const auto& [end, ids] : {std::pair("<e>", "a[256]"), std::pair("\xA9x", "a<e>")}) {
+        std::string file = bytes + std::string(1, static_cast<char>(std::strlen(end))) + end;
+        std::memcpy(file.data() + 8, count_and_end, sizeof count_and_end);
+        write_bytes(at("end.bin"), file);
+        const auto tokenizer = load_tokenizer(at("end.bin"));
+        EXPECT_EQ(show(tokenizer->encode("a<e>")), ids);
+        EXPECT_EQ(show(tokenizer->encode("\u00e9x")), "\u00e9x");
+        EXPECT_EQ(tokenizer->end_of_text(), 256);
     }
 }
 
@@ -135,14 +159,6 @@ json byte_level_with(const std::string& directory, const Added& added) {
                                         {"normalized", has('n')}});
     }
     return file;
-}
-
-// Bytes as they are, other ids in brackets.
-std::string show(const std::vector<int32_t>& ids) {
-    std::string text;
-    for (const int32_t id : ids)
-        text += id < 256 ? std::string(1, static_cast<char>(id)) : "[" + std::to_string(id) + "]";
-    return text;
 }
 
 // The ids are those of Hugging Face's tokenizers 0.23.
