@@ -48,20 +48,7 @@ public:
         stop_signals::catch_save();
         if (options.resume) find_what_to_resume();
         const std::string start = checkpoint.empty() ? options.init : checkpoint;
-        tokenizer = open_tokenizer(start);
-        GPT2Config config{.context = options.context,
-                          .vocab = tokenizer->vocab(),
-                          .layers = options.layers,
-                          .heads = options.heads,
-                          .channels = options.channels};
-        if (!start.empty()) {
-            config = read_model_config(start);
-            if (config.vocab != tokenizer->vocab())
-                bad_input(start, "vocabulary", std::to_string(config.vocab) + " tokens",
-                          std::to_string(tokenizer->vocab()) + " as in the tokenizer " + tokenizer->name(),
-                          "pass the --tokenizer that the model was trained with");
-            if (!options.resume) options.use_model(config, tokenizer->name());
-        }
+        const GPT2Config config = start.empty() ? new_model() : given_model(start);
         const Keep keep = options.recompute == "block"  ? Keep::recompute_block
                           : options.recompute == "ln"   ? Keep::recompute_ln
                           : options.recompute == "gelu" ? Keep::recompute_gelu
@@ -70,7 +57,7 @@ public:
                                              "make --batch, --seq or the model smaller, or --recompute block");
         std::printf("memory: %s\n", plan.c_str());
         if (!options.resume) directory.write_options(options.to_json());
-        data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data");
+        data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
         for (const Dataset* part : {&data.train, &data.val})
             for (const std::string& note : part->notes) complain(note);
         check_data();
@@ -298,13 +285,34 @@ private:
             if (!damage.empty()) complain(damage);
     }
 
-    std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& start) const {
-        const TokenizerSettings settings{.special_as_text = options.no_special_tokens};
-        if (checkpoint.empty() && !options.tokenizer.empty()) return load_tokenizer(options.tokenizer, settings);
-        const auto own = read_model_tokenizer(start, settings);
-        if (!own)
-            throw InputError(start + ": tokenizer: found none that fits, expected the model's own; pass --tokenizer");
-        return own;
+    TokenizerSettings tokenizer_settings() const { return {.special_as_text = options.no_special_tokens}; }
+
+    // Opens the tokenizer too, as does given_model().
+    GPT2Config new_model() {
+        tokenizer = load_tokenizer(options.tokenizer, tokenizer_settings());
+        if (options.vocab == 0) options.vocab = tokenizer->vocab();
+        if (options.vocab < tokenizer->vocab())
+            bad_input(
+                "--vocab", "ids", std::to_string(options.vocab),
+                "at least the " + std::to_string(tokenizer->vocab()) + " tokens of --tokenizer " + tokenizer->name(),
+                "make it larger or leave it out");
+        return {.context = options.context,
+                .vocab = options.vocab,
+                .layers = options.layers,
+                .heads = options.heads,
+                .channels = options.channels};
+    }
+
+    // A checkpoint comes with its own tokenizer.
+    GPT2Config given_model(const std::string& start) {
+        const GPT2Config config = read_model_config(start);
+        tokenizer = tokenizer_for_model(checkpoint.empty() ? options.tokenizer : "", start, tokenizer_settings());
+        if (options.resume)
+            options.vocab = config.vocab;  // which older versions did not save
+        else
+            options.use_model(config, tokenizer->name());
+        if (const std::string doubt = tokenizer_doubt(options, *tokenizer, config); !doubt.empty()) complain(doubt);
+        return config;
     }
 
     void evaluate() {
@@ -322,13 +330,26 @@ private:
         report();
     }
 
+    // A sample continues end-of-text or, where the tokenizer has none, a line break. Where the tokenizer or the model
+    // has neither, the sample continues the first token of the validation data.
+    std::vector<int32_t> sample_start() const {
+        std::vector<int32_t> start;
+        if (tokenizer->end_of_text() >= 0)
+            start = {tokenizer->end_of_text()};
+        else if (tokenizer->reads_text())
+            start = tokenizer->encode("\n");
+        const bool known = std::ranges::all_of(start, [&](int32_t id) { return id < model->config.vocab; });
+        if (known && !start.empty()) return start;
+        std::vector<int32_t> x(static_cast<size_t>(options.seq)), y(x.size());
+        val->read(0, x.data(), y.data());
+        return {x[0]};
+    }
+
     void sample() {
         progress->clear();
         std::string text;
-        std::vector<int32_t> prompt = tokenizer->encode("\n");
-        if (tokenizer->end_of_text() >= 0) prompt = {tokenizer->end_of_text()};
-        generate(*model, prompt, options.sample_tokens, Sampling{}, static_cast<uint64_t>(options.seed + state.step),
-                 [&](int32_t id) {
+        generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()},
+                 static_cast<uint64_t>(options.seed + state.step), [&](int32_t id) {
                      text += tokenizer->token(id);
                      pause();
                  });

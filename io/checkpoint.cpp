@@ -201,13 +201,20 @@ std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, c
     return nullptr;
 }
 
+std::shared_ptr<const Tokenizer> tokenizer_for_model(const std::string& spec, const std::string& path,
+                                                     const TokenizerSettings& settings) {
+    if (const auto tokenizer = spec.empty() ? read_model_tokenizer(path, settings) : load_tokenizer(spec, settings);
+        tokenizer && tokenizer->reads_text())
+        return tokenizer;
+    const std::string model = find_model(path);
+    return no_tokenizer(is_directory(model) ? read_hugging_face_end_of_text(model) : -1);
+}
+
 void write_model_directory(const std::string& directory, const GPT2Config& config, const float* parameters,
                            const Tokenizer* tokenizer) {
     const bool gpt2_vocabulary = !tokenizer && config.vocab == 50257;
-    write_hugging_face_model(directory, config, parameters,
-                             tokenizer         ? tokenizer->end_of_text()
-                             : gpt2_vocabulary ? 50256
-                                               : -1);
+    const int32_t end_of_text = tokenizer ? tokenizer->end_of_text() : gpt2_vocabulary ? 50256 : -1;
+    write_hugging_face_model(directory, config, parameters, end_of_text < config.vocab ? end_of_text : -1);
     if (tokenizer) tokenizer->save_hugging_face(directory);
     sync_files(directory);
 }

@@ -26,6 +26,11 @@ void read_finite_model(const std::string& path, const GPT2Config& config, float*
 // The tokenizer that goes with it: the directory's own; for a llm.c file GPT-2's if V is 50257, bytes if V is
 // 256; null if unknown.
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings = {});
+// The tokenizer that `spec` (as in load_tokenizer) names, or where that is "" the model's own, or "none" where the
+// model has none. Its size need not be config.vocab: a model may have more rows than tokens, as in nanoGPT's 50304, or
+// fewer.
+std::shared_ptr<const Tokenizer> tokenizer_for_model(const std::string& spec, const std::string& path,
+                                                     const TokenizerSettings& settings = {});
 // The directory, or the llm.c file, that `path` stands for above.
 std::string find_model(const std::string& path);
 

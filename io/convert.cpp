@@ -18,7 +18,9 @@ namespace {
 // The model is worth having without its tokenizer, say where data/vocab.bpe was not fetched.
 std::shared_ptr<const Tokenizer> tokenizer_if_there(const std::string& in) {
     try {
-        return read_model_tokenizer(in);
+        const auto tokenizer = tokenizer_for_model("", in);
+        if (!tokenizer->reads_text()) std::fprintf(stderr, "no tokenizer written: %s has none\n", in.c_str());
+        return tokenizer;
     } catch (const InputError& e) {
         std::fprintf(stderr, "no tokenizer written: %s\n", e.what());
         return nullptr;

@@ -10,6 +10,7 @@
 #include "io/crc32.h"
 #include "io/error.h"
 #include "io/file_kind.h"
+#include "io/json.h"
 #include "io/text_cache.h"
 
 namespace {
@@ -73,8 +74,8 @@ void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_
 }
 
 // Those that the user named.
-Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source,
-                          const Tokenizer& tokenizer) {
+Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source, const Tokenizer& tokenizer,
+                          int64_t vocab) {
     Dataset dataset{.shards = {}, .source = source};
     std::vector<uint16_t> largest;
     std::vector<std::string> headerless;
@@ -82,7 +83,7 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
         const bool raw = is_headerless(MappedFile(path));
         dataset.shards.push_back(raw ? open_headerless(path, tokenizer) : Shard(path));
         if (raw) headerless.push_back(path);
-        largest.push_back(check_ids(dataset.shards.back(), tokenizer.vocab()));
+        largest.push_back(check_ids(dataset.shards.back(), vocab));
     }
     if (!headerless.empty())
         dataset.notes.push_back(without_controls(headerless[0]) +
@@ -90,25 +91,60 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
                                      ? " and " + std::to_string(headerless.size() - 1) + " more files: no headers"
                                      : ": no header") +
                                 ", so that all of it is read as token ids, as nanoGPT's prepare.py writes them");
-    note_low_ids(dataset, largest, tokenizer.vocab());
+    if (tokenizer.reads_text()) note_low_ids(dataset, largest, vocab);
     return dataset;
 }
 
+// The largest id; 0 where there is none.
+uint16_t largest_id(const Shard& shard) {
+    const uint16_t* tokens = shard.tokens();
+    const int64_t size = shard.size();
+    uint16_t largest = 0;
+#pragma omp parallel for simd reduction(max : largest)
+    for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
+    return largest;
+}
+
+// The index of the first id that is not below `vocab`; there is one.
+int64_t find_beyond(const Shard& shard, int64_t vocab) {
+    const uint16_t* tokens = shard.tokens();
+    return std::find_if(tokens, tokens + shard.size(), [&](uint16_t id) { return id >= vocab; }) - tokens;
+}
+
+std::string rows_text(int64_t vocab) { return "an id below the model's vocabulary of " + std::to_string(vocab); }
+
+// A tokenizer may have more tokens than the model has ids. The message names the text, not the shards made of it.
+void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& tokenizer, int64_t vocab) {
+    const char* parts[] = {"", " of its first nine tenths", " of its last tenth"};
+    int64_t before = 0;
+    for (const Shard& shard : dataset.shards) {
+        if (shard.size() > 0 && largest_id(shard) >= vocab) {
+            const int64_t at = find_beyond(shard, vocab);
+            const uint16_t id = shard.tokens()[at];
+            bad_input(dataset.source, "token " + std::to_string(before + at) + parts[static_cast<int>(part)],
+                      "id " + std::to_string(id) + ", " + one_line(tokenizer.token(id)), rows_text(vocab),
+                      "take it out of the text, or pass the --tokenizer that the model was trained with");
+        }
+        before += shard.size();
+    }
+}
+
 Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
-                  const std::string& cache_directory, const std::string& name) {
-    if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer);
+                  const std::string& cache_directory, const std::string& name, int64_t vocab) {
+    if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer, vocab);
     CacheNotes notes;
     Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
     dataset.remade = !notes.remade.empty();
     dataset.notes = std::move(notes.remade);
     dataset.notes.insert(dataset.notes.end(), notes.text.begin(), notes.text.end());
-    for (const Shard& shard : dataset.shards) {
-        check_ids(shard, tokenizer.vocab());
+    check_text_ids(dataset, part, tokenizer, vocab);
+    for (const Shard& shard : dataset.shards)
         for (const auto& [id, count] : tokenizer.added().count_special(shard.tokens(), shard.size()))
             dataset.special[id] += count;
-    }
     return dataset;
 }
+
+int64_t ids_of(const Tokenizer& tokenizer, int64_t vocab) { return vocab > 0 ? vocab : tokenizer.vocab(); }
 
 // Holds out the last shard, or the last tenth of the only one.
 Datasets split_shards(Dataset all) {
@@ -187,17 +223,14 @@ int64_t Dataset::tokens() const {
 }
 
 uint16_t check_ids(const Shard& shard, int64_t vocab) {
-    const uint16_t* tokens = shard.tokens();
-    const int64_t size = shard.size();
-    uint16_t largest = 0;
-#pragma omp parallel for simd reduction(max : largest)
-    for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
-    if (size == 0 || largest < vocab) return largest;
-    const uint16_t* bad = std::find_if(tokens, tokens + size, [&](uint16_t id) { return id >= vocab; });
-    bad_input(shard.path(), "token " + std::to_string(bad - tokens),
-              "id " + std::to_string(*bad) + (shard.has_header() ? "" : " (no header: read as token ids alone)"),
-              "an id below the vocabulary's " + std::to_string(vocab),
-              "pass the --tokenizer that the shard was made with");
+    const uint16_t largest = largest_id(shard);
+    if (shard.size() == 0 || largest < vocab) return largest;
+    const int64_t at = find_beyond(shard, vocab);
+    bad_input(shard.path(), "token " + std::to_string(at),
+              "id " + std::to_string(shard.tokens()[at]) +
+                  (shard.has_header() ? "" : " (no header: read as token ids alone)"),
+              rows_text(vocab),
+              "pass the --tokenizer that the shard was made with, or for a new model a larger --vocab");
 }
 
 void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
@@ -213,17 +246,21 @@ void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
 }
 
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
-                       const std::string& cache_directory) {
+                       const std::string& cache_directory, int64_t vocab) {
     const std::vector<std::string> paths = expand(data);
+    const int64_t ids = ids_of(tokenizer, vocab);
+    const auto open = [&](const std::vector<std::string>& files, TextPart part, const char* name) {
+        return open_part(files, part, tokenizer, cache_directory, name, ids);
+    };
     Datasets out;
     if (!val.empty()) {
-        out.train = open_part(paths, TextPart::all, tokenizer, cache_directory, "train");
-        out.val = open_part(expand(val), TextPart::all, tokenizer, cache_directory, "val");
+        out.train = open(paths, TextPart::all, "train");
+        out.val = open(expand(val), TextPart::all, "val");
     } else if (is_shard_name(paths[0])) {
-        out = split_shards(open_given_shards(paths, data, tokenizer));
+        out = split_shards(open_given_shards(paths, data, tokenizer, ids));
     } else {
-        out.train = open_part(paths, TextPart::first_nine_tenths, tokenizer, cache_directory, "train");
-        out.val = open_part(paths, TextPart::last_tenth, tokenizer, cache_directory, "val");
+        out.train = open(paths, TextPart::first_nine_tenths, "train");
+        out.val = open(paths, TextPart::last_tenth, "val");
         for (const auto& [id, count] : std::exchange(out.val.special, {})) out.train.special[id] += count;
     }
     out.train.source = data;
@@ -250,8 +287,9 @@ uint32_t fingerprint(const Datasets& datasets) {
     return crc32(reinterpret_cast<const uint8_t*>(sums.data()), 4 * std::ssize(sums));
 }
 
-Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory) {
-    Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data");
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab) {
+    Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data", ids_of(tokenizer, vocab));
     out.source = data;
     return out;
 }

@@ -49,16 +49,17 @@ struct Datasets {
 // else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text, the tokenizer
 // and what was made are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
 // boundary, and for shards the last one (if there are several) or the last tenth of the only one is held out.
-// Every id is checked against the vocabulary before this returns, so that training cannot end on one hours
-// later. Throws InputError.
+// Every id is checked against `vocab`, the number of ids that the model has (0: as many as the tokenizer), before this
+// returns, so that training cannot end on one hours later. Throws InputError.
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
-                       const std::string& cache_directory);
+                       const std::string& cache_directory, int64_t vocab = 0);
 
 // Changes where shards vanish, are others, or change places. Of each, size and ends are looked at, not all of it.
 uint32_t fingerprint(const Datasets& datasets);
 
 // All of one stream for `eval`: no split.
-Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory);
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab = 0);
 
 // Whether a file is taken for token ids alone.
 bool is_headerless(const MappedFile& file);

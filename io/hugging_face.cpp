@@ -191,6 +191,14 @@ GPT2Config read_hugging_face_config(const std::string& directory) {
     return config;
 }
 
+int32_t read_hugging_face_end_of_text(const std::string& directory) {
+    const json root = read_json_file(directory + "/config.json");
+    const json id = root.value("bos_token_id", json());
+    const bool is_end_of_text = id.is_number_integer() && id == root.value("eos_token_id", json()) && id >= 0 &&
+                                id < parse_config(directory).vocab;
+    return is_end_of_text ? id.get<int32_t>() : -1;
+}
+
 void read_hugging_face_model(const std::string& directory, const GPT2Config& config, float* parameters) {
     const Weights weights = open_weights(directory);
     const ParameterTable table(config);

@@ -126,7 +126,10 @@ void print_directory(std::ostream& out, const std::string& path) {
     if (model != path) out << path << ": a run; its newest checkpoint is\n";
     out << model << (checkpoint ? ": a checkpoint\n" : ": a Hugging Face GPT-2 model\n");
     if (checkpoint) print_trainer_state(out, model);
-    if (const auto tokenizer = read_model_tokenizer(model)) print_tokenizer(out, *tokenizer);
+    if (const auto tokenizer = read_model_tokenizer(model))
+        print_tokenizer(out, *tokenizer);
+    else
+        out << "  tokenizer none\n";
     print_model(out, model);
 }
 

@@ -284,7 +284,14 @@ void Options::check() const {
         bad_option("OUT.bin", out_path, "a name that ends in .bin", "that is how --data knows token shards");
     if (bf16 && !out_path.ends_with(".bin"))
         bad_option("--bf16", "with OUT " + out_path, "a name that ends in .bin", "directories are written in fp32");
+    if (command == "tokenize" && tokenizer == "none")
+        bad_option("--tokenizer", tokenizer, "byte, gpt2 or a tokenizer's file", "TEXT needs one");
+    if (given("prompt") && given("prompt-ids"))
+        bad_option("--prompt-ids", "with --prompt", "only one of them", "leave one of them out");
     if (command != "train") return;
+    if (tokenizer == "none" && init.empty() && vocab == 0)
+        bad_option("--vocab", "nothing with --tokenizer none", "the number of ids that the shards may hold",
+                   "give it: ids are 0 … --vocab - 1");
     if (warmup > steps)
         bad_option("--warmup", to_text(warmup), "at most --steps " + to_text(steps), "lower --warmup or raise --steps");
     if (matmul == "tf32" && dtype != "fp32")
@@ -350,6 +357,7 @@ void Options::fill_from_json(const std::string& text) {
 
 void Options::use_model(const GPT2Config& config, const std::string& tokenizer_name) {
     layers = config.layers, heads = config.heads, channels = config.channels, context = config.context;
+    vocab = config.vocab;
     fill_defaults();
     if (!given("tokenizer")) tokenizer = tokenizer_name;
     name_shape();
@@ -412,8 +420,9 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
         if (row.traits & shape && options.given("init") && options.given(row.name))
             bad_option(label(row), "with --init", "only one of them", "the shape comes from the file");
     });
-    if (options.given("init") && options.given("model"))
-        bad_option("--model", "with --init", "only one of them", "the shape comes from the file");
+    for (const char* name : {"model", "vocab"})
+        if (options.given("init") && options.given(name))
+            bad_option("--" + std::string(name), "with --init", "only one of them", "the shape comes from the file");
     if (options.given("init") && options.resume)
         bad_option("--init", "with --resume", "only one of them", "a resumed run goes on from its own checkpoint");
 

@@ -15,10 +15,11 @@ struct Options {
     bool on_gpu = false;  // of which program
 
     // train; for paths "" means none
-    std::string data, val, tokenizer;  // tokenizer "": the model's own (with --init, --from)
+    std::string data, val, tokenizer;  // tokenizer "": the model's own, if any (with --init, --from)
     bool no_special_tokens = false;
     std::string model, init;
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
+    int64_t vocab = 0;                            // 0: as many as the tokenizer has
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens an update
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
@@ -37,7 +38,7 @@ struct Options {
     std::string dtype;    // on_gpu
 
     // generate, eval
-    std::string from, prompt;
+    std::string from, prompt, prompt_ids;
     int64_t tokens = 0, top_k = 0;  // top_k 0: off
     double temperature = 0;         // 0: always the likeliest token
 
@@ -53,7 +54,7 @@ struct Options {
     // With --resume: takes from such an object what was not given again. Throws InputError where the two cannot be
     // one run (another model shape, tokenizer, …).
     void fill_from_json(const std::string& json);
-    // With --init: the shape and tokenizer that were read, after which defaults that hang on them are known.
+    // With --init: the shape and tokenizer that were read, after which the defaults that depend on them are known.
     void use_model(const GPT2Config& config, const std::string& tokenizer_name);
 
     // Every option of the command, by long name, as text: the report's configuration.

@@ -100,7 +100,8 @@ inline const std::vector<Group> groups = {
     {"Data",
      train | tokenize,
      {
-         {"tokenizer", Text{&O::tokenizer}, "byte", "byte|gpt2|FILE", "how text becomes tokens", saved | fixed},
+         {"tokenizer", Text{&O::tokenizer}, "byte", "byte|gpt2|none|FILE",
+          "how text becomes tokens; none: --data are shards of any ids", saved | fixed},
          {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
           "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text", saved | fixed},
      }},
@@ -115,6 +116,10 @@ inline const std::vector<Group> groups = {
           saved | fixed | shape},
          {"context", Int{&O::context, 1, million}, nullptr, "TOKENS", "longest sequence that the model can see",
           saved | fixed | shape},
+         {"vocab", Int{&O::vocab, 0, 65536}, "0", "IDS",
+          "rows of a new model's embedding; those that the tokenizer lacks are never drawn; 0: one for each of its "
+          "tokens",
+          saved | fixed},
          {"init", Text{&O::init}, nullptr, "PATH",
           "start from this model: llm.c .bin, Hugging Face directory, checkpoint", saved},
      }},
@@ -170,7 +175,7 @@ inline const std::vector<Group> groups = {
      generate | eval,
      {
          {"from", Text{&O::from}, "out/tiny", "PATH", "run, checkpoint or Hugging Face directory, or llm.c .bin"},
-         {"tokenizer", Text{&O::tokenizer}, nullptr, "byte|gpt2|FILE", "[the model's own]"},
+         {"tokenizer", Text{&O::tokenizer}, nullptr, "byte|gpt2|none|FILE", "[the model's own]"},
          {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
           "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text"},
      }},
@@ -178,6 +183,7 @@ inline const std::vector<Group> groups = {
      generate,
      {
          {"prompt", Text{&O::prompt}, "\n", "TEXT", "the text begins with it [a line break]"},
+         {"prompt-ids", Text{&O::prompt_ids}, nullptr, "IDS", "the same as token ids, such as '1 2 3'"},
          {"tokens", Int{&O::tokens, 1, trillion}, "256", "TOKENS", "to add to the prompt"},
          {"temperature", Real{&O::temperature, 0, 100}, "0.8", "T",
           "below 1 the likely becomes likelier; 0: always the likeliest token"},

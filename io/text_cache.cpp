@@ -293,6 +293,7 @@ std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokeniz
 
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
                                        const std::string& directory, const std::string& name, CacheNotes& notes) {
+    require_text(tokenizer, text_path, "pass --tokenizer byte|gpt2|FILE, or token shards (NAME.bin)");
     check_vocabulary(tokenizer);
     json record = describe(text_path, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";

@@ -53,6 +53,28 @@ private:
     const Vocabulary vocabulary_;
 };
 
+// Ids are shown as numbers, all that a shard can hold.
+class NoTokenizer : public Tokenizer {
+public:
+    explicit NoTokenizer(int32_t end_of_text) : end_of_text_(end_of_text) {
+        for (int id = 0; id <= UINT16_MAX; ++id) numbers_.push_back(std::to_string(id) + " ");
+    }
+    int64_t vocab() const override { return 0; }
+    int32_t end_of_text() const override { return end_of_text_; }
+    const std::string& name() const override { return name_; }
+    std::vector<int32_t> encode(std::string_view) const override {
+        require_text(*this, "the input", "pass --tokenizer");
+        return {};
+    }
+    std::string_view token(int32_t id) const override { return numbers_.at(static_cast<size_t>(id)); }
+    void save_hugging_face(const std::string&) const override {}
+
+private:
+    const std::string name_ = "none";
+    const int32_t end_of_text_;
+    std::vector<std::string> numbers_;
+};
+
 class BytePairTokenizer : public Tokenizer {
 public:
     BytePairTokenizer(Vocabulary vocabulary, const std::string& name, bool special_as_text)
@@ -141,7 +163,7 @@ bool is_gpt2(const Vocabulary& vocabulary) {
 
 Vocabulary read_vocabulary(const std::string& path) {
     if (!path_exists(path)) {
-        bad_input(path, "tokenizer", "no such file", "byte, gpt2, a tokenizer file or a directory with one",
+        bad_input(path, "tokenizer", "no such file", "byte, gpt2, none, a tokenizer file or a directory with one",
                   "check the path");
     }
     if (is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
@@ -162,8 +184,18 @@ const AddedTokens& Tokenizer::added() const {
     return none;
 }
 
+std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text) {
+    return std::make_shared<NoTokenizer>(end_of_text);
+}
+
+void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy) {
+    if (!tokenizer.reads_text())
+        throw InputError(what + ": this is text, and there is no tokenizer to read it with; " + remedy);
+}
+
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings) {
     if (spec == "byte") return std::make_shared<ByteTokenizer>(Vocabulary{.tokens = byte_value_tokens()});
+    if (spec == "none") return no_tokenizer();
     const bool want_gpt2 = spec == "gpt2";
     const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";

@@ -15,7 +15,7 @@ public:
 
     virtual int64_t vocab() const = 0;                 // V: ids are 0 … V-1
     virtual int32_t end_of_text() const = 0;           // its id, or -1 where there is none (bytes)
-    virtual const std::string& name() const = 0;       // "byte", "gpt2", or the file it came from
+    virtual const std::string& name() const = 0;       // "byte", "gpt2", "none", or the file it came from
     virtual bool reads_utf8() const { return false; }  // or bytes as they are
     // The tokens that are recognised in a text by their names, such as <|endoftext|>; none for bytes.
     virtual const AddedTokens& added() const;
@@ -28,19 +28,28 @@ public:
 
     std::string decode(const std::vector<int32_t>& ids) const;
 
+    // False of "none" (below): encode() throws InputError then.
+    bool reads_text() const { return vocab() > 0; }
+
     // Writes what Hugging Face's AutoTokenizer needs to read it back from `directory`: the files that it was read from,
     // where those were Hugging Face's, unchanged.
     virtual void save_hugging_face(const std::string& directory) const = 0;
 };
+
+// "none", for sequences that are no text: any ids, none of them tokens of its own (vocab() is 0). token() is the id's
+// number and a space; no file is saved.
+std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text = -1);
+// Throws InputError where `tokenizer` is "none": `what` is text.
+void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy);
 
 struct TokenizerSettings {
     bool special_as_text = false;  // --no-special-tokens: what looks like a special token is ordinary text
     std::string data_directory = "data";
 };
 
-// `spec` is "byte", "gpt2" (merges from data_directory/vocab.bpe, here or beside the program), or a file or directory:
-// a merges file (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face or by
-// Hugging Face. Throws InputError.
+// `spec` is "byte", "none", "gpt2" (merges from data_directory/vocab.bpe, here or beside the program), or a file or
+// directory: a merges file (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face
+// or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
 
 // llm.c's tokenizer file (FORMATS: magic 20240328, version 2), what llm.c and `load_tokenizer` read.

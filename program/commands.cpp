@@ -1,5 +1,7 @@
 #include "program/commands.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include "io/checkpoint.h"
 #include "io/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/text_cache.h"
 #include "io/text_file.h"
 #include "io/tokenizer.h"
@@ -18,6 +21,12 @@
 #include "program/sampler.h"
 
 namespace {
+
+// On standard error, so that standard output is the result alone.
+void print_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes)
+        std::fprintf(stderr, "%s: %s\n", program_name().c_str(), without_controls(note).c_str());
+}
 
 // Where --from names no model, as before the first training run: how to come by one.
 void check_from(const std::string& from) {
@@ -44,12 +53,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     const std::string path = find_model(options.from);
     const GPT2Config config = read_model_config(path);
     const TokenizerSettings settings{.special_as_text = options.no_special_tokens};
-    const auto tokenizer =
-        options.tokenizer.empty() ? read_model_tokenizer(path, settings) : load_tokenizer(options.tokenizer, settings);
-    if (!tokenizer || tokenizer->vocab() != config.vocab)
-        bad_input(path, "tokenizer", tokenizer ? std::to_string(tokenizer->vocab()) + " tokens" : "none",
-                  std::to_string(config.vocab) + " tokens as in the model",
-                  "pass the --tokenizer that the model was trained with");
+    const auto tokenizer = tokenizer_for_model(options.tokenizer, path, settings);
+    if (const std::string doubt = tokenizer_doubt(options, *tokenizer, config); !doubt.empty()) print_notes({doubt});
     if (seq > config.context)
         bad_input("--seq", "tokens", std::to_string(seq),
                   "at most the model's context " + std::to_string(config.context), "make it smaller");
@@ -62,6 +67,66 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
         model->upload(host);
     }
     return {std::move(model), tokenizer};
+}
+
+// "1 2 3", or with commas.
+std::vector<int32_t> parse_ids(const std::string& text) {
+    const auto separates = [](char c) { return c == ' ' || c == ','; };
+    std::vector<int32_t> ids;
+    for (auto at = text.begin(); (at = std::find_if_not(at, text.end(), separates)) != text.end();) {
+        const std::string word(at, std::find_if(at, text.end(), separates));
+        int32_t id = -1;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+        if (error != std::errc{} || end != word.data() + word.size() || id < 0)
+            bad_input("--prompt-ids", "token " + std::to_string(ids.size()), word, "an id",
+                      "give whole numbers such as '1 2 3'");
+        ids.push_back(id);
+        at += std::ssize(word);
+    }
+    return ids;
+}
+
+// What `generate` continues: text, as tokens, or ids.
+struct Prompt {
+    std::vector<int32_t> ids;
+    std::string text;  // as it is printed
+};
+
+// A tokenizer may have more tokens than the model has ids.
+void check_prompt(const char* option, const std::vector<int32_t>& ids, const Tokenizer& tokenizer, int64_t vocab) {
+    if (ids.empty()) throw InputError(std::string(option) + ": empty; give at least one token, or leave it out");
+    const auto bad = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= vocab; });
+    if (bad == ids.end()) return;
+    const std::string token = *bad < tokenizer.vocab() ? ", " + one_line(tokenizer.token(*bad)) : "";
+    bad_input(option, "token " + std::to_string(bad - ids.begin()), "id " + std::to_string(*bad) + token,
+              "an id below the model's vocabulary of " + std::to_string(vocab),
+              "leave it out, or pass the --tokenizer that the model was trained with");
+}
+
+Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t vocab) {
+    Prompt prompt;
+    if (options.given("prompt-ids")) {
+        prompt.ids = parse_ids(options.prompt_ids);
+    } else if (options.given("prompt") || tokenizer.reads_text()) {
+        require_text(tokenizer, "--prompt", "give token ids with --prompt-ids '1 2 3', or pass --tokenizer");
+        prompt = {tokenizer.encode(options.prompt), options.prompt};
+        if (tokenizer.reads_utf8())
+            if (const std::string note = invalid_utf8_note(options.prompt); !note.empty())
+                print_notes({"--prompt: " + note});
+        const AddedTokens& added = tokenizer.added();
+        const std::string found =
+            added.note("--prompt", added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
+        if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output is the text alone
+        check_prompt("--prompt", prompt.ids, tokenizer, vocab);
+        return prompt;
+    } else if (tokenizer.end_of_text() >= 0) {
+        prompt.ids = {tokenizer.end_of_text()};
+    } else {
+        throw InputError("--prompt-ids: needed, as the model has no tokenizer; give token ids such as '1 2 3'");
+    }
+    check_prompt("--prompt-ids", prompt.ids, tokenizer, vocab);
+    prompt.text = tokenizer.decode(prompt.ids);
+    return prompt;
 }
 
 // Where eval's text lies tokenised while it runs.
@@ -77,29 +142,15 @@ struct TemporaryDirectory {
     TemporaryDirectory(const TemporaryDirectory&) = delete;
 };
 
-// On standard error, so that standard output is the result alone.
-void print_notes(const std::vector<std::string>& notes) {
-    for (const std::string& note : notes)
-        std::fprintf(stderr, "%s: %s\n", program_name().c_str(), without_controls(note).c_str());
-}
-
 }  // namespace
 
 void run_generate(const Options& options) {
     const Loaded loaded = load(options, 1, 0);
-    const std::vector<int32_t> prompt = loaded.tokenizer->encode(options.prompt);
-    if (prompt.empty())
-        throw InputError(
-            "--prompt: found an empty text, expected at least one token; leave it out to begin with a line break");
-    if (loaded.tokenizer->reads_utf8())
-        if (const std::string note = invalid_utf8_note(options.prompt); !note.empty())
-            print_notes({"--prompt: " + note});
-    const AddedTokens& added = loaded.tokenizer->added();
-    const std::string found = added.note("--prompt", added.count_special(prompt.data(), std::ssize(prompt)));
-    if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output is the text alone
-    const Sampling sampling{.temperature = options.temperature, .top_k = options.top_k};
-    std::fwrite(options.prompt.data(), 1, options.prompt.size(), stdout);
-    generate(*loaded.model, prompt, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
+    const Prompt prompt = read_prompt(options, *loaded.tokenizer, loaded.model->config.vocab);
+    const Sampling sampling{
+        .temperature = options.temperature, .top_k = options.top_k, .ids = loaded.tokenizer->vocab()};
+    std::fwrite(prompt.text.data(), 1, prompt.text.size(), stdout);
+    generate(*loaded.model, prompt.ids, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
         const std::string_view bytes = loaded.tokenizer->token(id);
         std::fwrite(bytes.data(), 1, bytes.size(), stdout);
         std::fflush(stdout);
@@ -111,7 +162,7 @@ void run_eval(const Options& options) {
     const Loaded loaded = load(options, options.batch, options.seq);
     const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
     const TemporaryDirectory cache;
-    const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path);
+    const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path, loaded.model->config.vocab);
     print_notes(data.notes);
     print_special_tokens(data, *loaded.tokenizer);
     const WindowReader reader(data, seq);

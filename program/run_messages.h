@@ -9,6 +9,7 @@
 
 #include "program/device_model.h"
 #include "io/dataset.h"
+#include "io/tokenizer.h"
 #include "layers/step_status.h"
 #include "program/outliers.h"
 #include "program/schedule.h"
@@ -52,6 +53,17 @@ inline std::string schedule_change(const Options& before, const Options& now, in
 inline void print_special_tokens(const Dataset& data, const Tokenizer& tokenizer) {
     const std::string note = tokenizer.added().note(data.source, data.special);
     if (!note.empty()) std::printf("%s\n", note.c_str());
+}
+
+// A warning where --tokenizer hardly belongs to the model, or "". Vocabularies are often rounded up, as nanoGPT's 50304
+// and Megatron-LM's are, but by fewer than 1024 ids.
+inline std::string tokenizer_doubt(const Options& options, const Tokenizer& tokenizer, const GPT2Config& config) {
+    const int64_t unused = config.vocab - tokenizer.vocab();
+    if (!options.given("tokenizer") || !tokenizer.reads_text() || (0 <= unused && unused < 1024)) return "";
+    return "--tokenizer " + tokenizer.name() + " has " + std::to_string(tokenizer.vocab()) +
+           " tokens and the model has " + std::to_string(config.vocab) +
+           (unused < 0 ? " ids: a token beyond them is an error" : " ids: those beyond the tokenizer are never drawn") +
+           "; check that the model was trained with it";
 }
 
 inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {

@@ -14,16 +14,17 @@
 struct Sampling {
     double temperature = 0.8;  // 0: always the likeliest token
     int64_t top_k = 0;         // 0: all tokens
+    int64_t ids = 0;           // draws ids below this, which is the tokenizer's size; 0: all that the model has
 };
 
-// One token by softmax(logits / temperature) over the top_k likeliest; ties go to the smaller id.
+// One token by softmax(logits / temperature) over the top_k likeliest of the allowed ids; ties go to the smaller id.
 inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, std::mt19937_64& random) {
     const auto likelier = [&](int32_t a, int32_t b) {
         const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
         return x != y ? x > y : a < b;
     };
-    const int64_t V = static_cast<int64_t>(logits.size());
-    std::vector<int32_t> ids(logits.size());
+    const int64_t all = static_cast<int64_t>(logits.size()), V = sampling.ids > 0 ? std::min(sampling.ids, all) : all;
+    std::vector<int32_t> ids(static_cast<size_t>(V));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
     if (sampling.temperature == 0) return *std::min_element(ids.begin(), ids.end(), likelier);
     if (sampling.top_k > 0 && sampling.top_k < V) {

@@ -3,7 +3,8 @@
 
     the committed dump is what this PyTorch computes;
     ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
-    a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss;
+    a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss, also where the model has
+    more rows than its tokenizer has tokens, and where it has no tokenizer and is trained on ids that are no text;
     tokens that were added to a tokenizer come out of ./train_gpt2 with their ids.
 
 Exit status: 0 all passed, 1 a check failed.
@@ -189,40 +190,55 @@ def mean_loss(model, ids, context):
     return total / (len(ids) - 1)
 
 
-def check_checkpoint(checks, directory, train_gpt2, tokenizer, text, ids):
-    data = os.path.join(directory, f"{tokenizer}.txt")
+def open_in_transformers(directory):
+    return transformers.GPT2LMHeadModel.from_pretrained(
+        directory, local_files_only=True, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+    )
+
+
+def check_loss(checks, name, printed, model, ids, context):
+    """What eval printed, None where it failed, is transformers' loss on these ids."""
+    if printed is None:
+        return
+    found = re.search(r"^loss (\d+\.\d+)", printed, re.MULTILINE)
+    if not checks.check(f"eval prints its loss, {name}", found, f"no line 'loss 5.270009' in:\n{printed}"):
+        return
+    ours, pytorch = float(found[1]), mean_loss(model.eval(), ids, context)
+    why = f"{ours} here, {pytorch:.6f} in transformers"
+    checks.check(f"eval's loss is transformers', {name}", abs(ours - pytorch) <= 1e-5, why)
+
+
+def check_checkpoint(checks, directory, train_gpt2, tokenizer, text, ids, vocab=0):
+    """A run on text; `vocab`: the model's rows, 0 for one per token."""
+    title = f"{tokenizer} with {vocab} rows" if vocab else tokenizer
+    data = os.path.join(directory, f"{title}.txt")
     with open(data, "w", encoding="utf-8", newline="") as f:
         f.write(text)
-    out = os.path.join(directory, f"{tokenizer}_out")
+    out = os.path.join(directory, f"{title} out")
     context = 32
     shape = {"layers": 2, "heads": 2, "channels": 32, "context": context, "batch": 2, "seq": context}
     schedule = {"total-batch": 2 * context, "steps": 10, "warmup": 2, "lr": "3e-3", "seed": 1}
     never = {"eval-every": 0, "sample-every": 0, "save-every": 10}
-    options = options_of({"data": data, "tokenizer": tokenizer, **shape, **schedule, **never, "out": out})
-    if checks.run(f"train_gpt2 --tokenizer {tokenizer}", [train_gpt2, "train", *map(str, options)]) is None:
+    options = options_of(
+        {"data": data, "tokenizer": tokenizer, "vocab": vocab, **shape, **schedule, **never, "out": out}
+    )
+    if checks.run(f"train_gpt2 --tokenizer {title}", [train_gpt2, "train", *map(str, options)]) is None:
         return
     checkpoint = os.path.join(out, "latest")
-    printed = checks.run(f"eval, {tokenizer}", [train_gpt2, "eval", "--from", checkpoint, "--data", data])
+    printed = checks.run(f"eval, {title}", [train_gpt2, "eval", "--from", checkpoint, "--data", data])
 
-    name = f"the checkpoint in transformers, {tokenizer}"
+    name = f"the checkpoint in transformers, {title}"
     try:
-        model, loading = transformers.GPT2LMHeadModel.from_pretrained(
-            checkpoint, local_files_only=True, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
-        )
+        model, loading = open_in_transformers(checkpoint)
         theirs = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True).encode(text)
     except Exception as e:  # whatever transformers finds wrong with the directory is the finding
         checks.check(name, False, f"{type(e).__name__}: {e}")
         return
     checks.check(name, not any(loading.values()), loading)
-    checks.check(f"the checkpoint's tokenizer in transformers, {tokenizer}", theirs == ids, first_difference(theirs, ids))
-    if printed is None:
-        return
-    found = re.search(r"^loss (\d+\.\d+)", printed, re.MULTILINE)
-    if not checks.check(f"eval prints its loss, {tokenizer}", found, f"no line 'loss 5.270009' in:\n{printed}"):
-        return
-    ours, pytorch = float(found[1]), mean_loss(model.eval(), ids, context)
-    why = f"{ours} here, {pytorch:.6f} in transformers"
-    checks.check(f"eval's loss is transformers', {tokenizer}", abs(ours - pytorch) <= 1e-5, why)
+    checks.check(f"the checkpoint's tokenizer in transformers, {title}", theirs == ids, first_difference(theirs, ids))
+    rows = model.transformer.wte.weight.shape[0]
+    checks.check(f"the checkpoint's rows in transformers, {title}", vocab in (0, rows), rows)
+    check_loss(checks, title, printed, model, ids, context)
 
 
 def first_difference(found, expected):
@@ -312,12 +328,49 @@ def check_added_tokens(checks, directory, train_gpt2, vocab_bpe):
 def check_checkpoints(checks, directory, train_gpt2, random):
     text = tiny_text(random)
     check_checkpoint(checks, directory, train_gpt2, "byte", text, list(text.encode()))
+    check_checkpoint(checks, directory, train_gpt2, "byte", text, list(text.encode()), vocab=320)
     merges = os.path.join(ROOT, "data/vocab.bpe")
     if checks.check("data/vocab.bpe", os.path.isfile(merges), "not there; run scripts/get_data.sh"):
         text = text[: len(text) // 2] + "<|endoftext|>" + text[len(text) // 2 :]
         ids = gpt2_encoding(merges).encode(text, allowed_special="all")
         check_checkpoint(checks, directory, train_gpt2, "gpt2", text, ids)
         check_added_tokens(checks, directory, train_gpt2, merges)
+
+
+# ---- (e) ids that are no text ----------------------------------------------------------------------------------------
+
+
+def write_shard(path, ids):
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(ids)
+    with open(path, "wb") as f:
+        f.write(header.tobytes() + np.array(ids, "<u2").tobytes())
+
+
+def check_ids(checks, directory, train_gpt2, random):
+    """A model of transformers without a tokenizer, evaluated on a shard, trained on it, and opened again."""
+    context, vocab = 32, 300
+    ids = random.randint(0, vocab, 1000).tolist()
+    shard, theirs, ours = (os.path.join(directory, name) for name in ("ids.bin", "theirs", "ours"))
+    write_shard(shard, ids)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=vocab, n_positions=context)
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(theirs)
+    printed = checks.run("eval, ids", [train_gpt2, "eval", "--from", theirs, "--data", shard])
+    check_loss(checks, "ids", printed, model.double(), ids, context)
+
+    options = options_of({"init": theirs, "data": shard, "seq": context, "steps": 2, "warmup": 0, "out": ours})
+    if checks.run("train_gpt2 --init, ids", [train_gpt2, "train", *map(str, options)]) is None:
+        return
+    checkpoint = os.path.join(ours, "latest")
+    printed = checks.run("eval of the checkpoint, ids", [train_gpt2, "eval", "--from", checkpoint, "--data", shard])
+    trained, loading = open_in_transformers(checkpoint)
+    checks.check("the checkpoint in transformers, ids", not any(loading.values()), loading)
+    check_loss(checks, "ids after training", printed, trained, ids, context)
 
 
 def main():
@@ -337,6 +390,7 @@ def main():
         check_dumps(checks, directory, test_gpt2, random)
         check_llmc(checks, directory, test_gpt2)
         check_checkpoints(checks, directory, train_gpt2, random)
+        check_ids(checks, directory, train_gpt2, random)
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(1 if checks.failed else 0)
 

@@ -197,10 +197,16 @@ TEST_F(DatasetTest, IdsBeyondTheVocabularyAreFound) {
     const Bytes tokenizer;
     EXPECT_EQ(open_dataset(path("good.bin"), tokenizer, directory).tokens(), 100'000);
     EXPECT_CONTAINS(error_of([&] { open_dataset(path("bad.bin"), tokenizer, directory); }),
-                    "bad.bin: token 77777: found id 256, expected an id below the vocabulary's 256");
+                    "bad.bin: token 77777: found id 256, expected an id below the model's vocabulary of 256");
     EXPECT_CONTAINS(error_of([&] { open_datasets(path("good.bin"), path("bad.bin"), tokenizer, directory); }),
                     "token 77777");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(path("bad.bin"), "", tokenizer, directory); }), "token 77777");
     EXPECT_NO_THROW(open_dataset(path("bad.bin"), Bytes(65536), directory));
+    EXPECT_NO_THROW(open_dataset(path("bad.bin"), tokenizer, directory, 257)) << "the model has more rows";
+
+    ids[77'777] = 0, ids[95'000] = 256;  // in the tenth that is held out: its place in the file is named
+    write_shard(path("bad.bin"), ids);
+    EXPECT_CONTAINS(error_of([&] { open_datasets(path("bad.bin"), "", tokenizer, directory); }), "token 95000");
 }
 
 std::string raw_ids(const std::vector<uint16_t>& ids) {

@@ -156,15 +156,6 @@ TEST_F(Refusals, Tokenizers) {
     refuse(at("tokenizer.bin"), {"tokenizer.bin", "number of tokens", "2000000000"});
     write_bytes(at("tokenizer.json"), "{\"model\": ");
     refuse(root, {"tokenizer.json", "found", "expected", ";"});
-
-    train("run");
-    write_bytes(at("merges.txt"), "#version: 0.2\na b\n");
-    const Parts other = {"258", "256", "--tokenizer"};
-    expect_refused({"generate", "--from", at("run"), "--tokenizer", at("merges.txt")}, other);
-    expect_refused({"eval", "--from", at("run"), "--data", text, "--tokenizer", at("merges.txt")}, other);
-    expect_refused({"train", "--data", text, "--init", at("run"), "--out", at("out"), "--seq", "16", "--tokenizer",
-                    at("merges.txt")},
-                   other);
 }
 
 TEST_F(Refusals, Checkpoints) {

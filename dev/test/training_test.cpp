@@ -175,6 +175,20 @@ struct Window : Idle {
     std::vector<std::vector<int32_t>> windows;
 };
 
+// As if the model had no rows beyond: the same draws as from the first logits alone.
+TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
+    std::vector<float> logits = uneven;
+    logits.insert(logits.end(), {9.0f, std::numeric_limits<float>::quiet_NaN()});
+    for (const Sampling& sampling : {Sampling{.temperature = 0}, Sampling{.temperature = 1, .top_k = 3},
+                                     Sampling{.temperature = 1}, Sampling{.temperature = 1, .top_k = 9}}) {
+        Sampling limited = sampling;
+        limited.ids = std::ssize(uneven);
+        EXPECT_EQ(draw(logits, limited, 1000), draw(uneven, sampling, 1000));
+        limited.ids = 20;  // more tokens than rows
+        EXPECT_EQ(draw(uneven, limited, 1000), draw(uneven, sampling, 1000));
+    }
+}
+
 TEST(Generate, SeesTheLastTokensUpToTheContext) {
     Window model;
     std::vector<int32_t> tokens;
