@@ -181,7 +181,7 @@ TEST_F(CheckpointBytes, NamesInTheTokenCacheStayInIt) {
     const std::string text = at("text.txt"), cache = at("cache"), record = cache + "/train.json";
     write_bytes(text, "some text to train on");
     const auto bytes = load_tokenizer("byte");
-    std::vector<std::string> notes;
+    CacheNotes notes;
     const auto tokenise = [&] { return cached_shards(text, TextPart::all, *bytes, cache, "train", notes); };
     const auto paths = tokenise();
     fs::copy(cache + "/train.bin", at("secret"));
