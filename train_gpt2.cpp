@@ -175,6 +175,7 @@ private:
         } catch (const CheckFailed& failure) {
             complain(std::string(failure.what()) + "; training goes on");
             check_failed = true;
+            saved = false;  // so that a step that is not finite either finds its state worth saving
         }
         if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
         tell_trouble();
