@@ -419,7 +419,7 @@ private:
     std::optional<Progress> progress;
     Outliers outliers;
     double started = 0;         // the clock when training began, had it never been interrupted
-    bool saved = true;          // is `state` on the disc?
+    bool saved = true;          // is `state` on the disk?
     bool save_failed = false;   // the last time
     bool check_failed = false;  // an evaluation or a sample met NaN or infinity
     std::string told;           // of the log's trouble

@@ -43,5 +43,5 @@ void LineFile::sync() {
     write_waiting();
     if (trouble_.empty() && platform::sync_data(fd_) != 0)
         trouble_ =
-            path_ + ": writing to the disk: found " + std::strerror(errno) + ", expected success; check the disc";
+            path_ + ": writing to the disk: found " + std::strerror(errno) + ", expected success; check the disk";
 }

@@ -307,7 +307,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
     const std::string_view text = select(file.text(), part, tokenizer);
-    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else told of the first nine
+    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else reported with the first nine
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
     const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");

@@ -206,7 +206,7 @@ TEST_F(Train, ResumeGoesFurtherBitForBitBeforeWsdDecays) {
 }
 
 TEST_F(Train, ResumeSaysHowALongerScheduleStretches) {
-    // The line of a run's output that tells of it.
+    // The line of a run's output that reports it.
     const auto change = [&](const Args& more) {
         Args args = more;
         args.insert({{"resume", ""}, {"out", at("run")}});
