@@ -56,7 +56,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
+.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz mutants format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -110,6 +110,9 @@ check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test t
 
 fuzz: $(FUZZ)/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors, FAST=1 (dev/fuzz/README.md)
 	@FAST=$(FAST) FUZZER=$< scripts/fuzz.sh
+
+mutants: tests ## put faults into the sources, one at a time, and see which the tests miss: MUTANTS="--each 2 layers/gelu_cpu.h" for a few
+	@scripts/mutate.py $(MUTANTS)
 
 check-threads: ## run the program under ThreadSanitizer (needs LLVM's OpenMP, libomp-dev)
 	@$(MAKE) --no-print-directory SANITIZE=thread B=build/$(ARCH)-thread build/$(ARCH)-thread/train_gpt2

@@ -10,6 +10,7 @@
 #include "program/batches.h"
 #include "dev/test/test_directory.h"
 #include "gpt2_init.h"
+#include "program/outliers.h"
 #include "program/sampler.h"
 #include "program/schedule.h"
 
@@ -105,6 +106,25 @@ TEST(Schedules, NeverLeaveTheirBounds) {
                     EXPECT_TRUE(lr > 0 && lr <= 2)
                         << name << " " << warmup << " " << steps << " " << step << ": " << lr;
                 }
+}
+
+TEST(Outliers, LimitsAreTheMeanAndDeviationsOfTheLast128) {
+    Outliers outliers;
+    const StepLimits none;
+    for (int i = 0; i < 128; ++i) {
+        EXPECT_EQ(outliers.limits(1, 2).loss, none.loss) << "after " << i;
+        EXPECT_EQ(outliers.limits(1, 2).norm, none.norm) << "after " << i;
+        outliers.add(i % 2 ? 3 : 5, i % 2 ? 10 : 30);  // means 4 and 20, deviations 1 and 10
+    }
+    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).loss, 6);
+    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).norm, 40);
+    EXPECT_DOUBLE_EQ(outliers.limits(1, -0.5).loss, 3.5);
+    EXPECT_EQ(outliers.limits(0.75, 2).clip, 0.75);
+    for (int i = 0; i < 128; ++i) outliers.add(7, i % 2 ? 1 : 2);
+    EXPECT_EQ(outliers.losses, std::vector<double>(128, 7));  // none of those before is left
+    EXPECT_EQ(outliers.norms.size(), 128u);
+    EXPECT_EQ(outliers.limits(1, 2).loss, none.loss);  // all are the same
+    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).norm, 2.5);
 }
 
 TEST(Sampler, DrawsBySoftmax) {
