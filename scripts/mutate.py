@@ -91,9 +91,8 @@ TABLE = {
 }
 
 # Statements that only affect speed, and those without any effect of their own.
-LEFT_OUT = re.compile(r'prefetch|\basks?(_\w+)?\b|\bAsks\b|\bNeeded\b|\bof_[ab]\b|\bTimed\b|\bflops\b|static_assert|'
-                      r'[Pp]rofile|\btemplate <|^\s*using\b|reserve\(')
-LEFT_OUT_CLASS = re.compile(r'^class (Asks|Needed|\w*Prefetch\w*)\b')
+LEFT_OUT = re.compile(r'[Pp]refetch|\bof_[ab]\b|\bTimed\b|\bflops\b|[Pp]rofile|static_assert|\btemplate <|^\s*using\b')
+LEFT_OUT_CLASS = re.compile(r'^class Prefetch')
 
 SWAPS = [(' + ', ' - '), (' - ', ' + '), (' * ', ' + '), (' / ', ' * '), (' % ', ' / '), (' < ', ' <= '),
          (' <= ', ' < '), (' > ', ' >= '), (' >= ', ' > '), (' == ', ' != '), (' != ', ' == '), (' && ', ' || '),

@@ -85,6 +85,13 @@ TEST_F(Checkpoints, KeepRemovesOnlyTheOldestOfOurOwn) {
     EXPECT_EQ(find_latest_checkpoint(out), out + "/step_000350");
 }
 
+TEST_F(Checkpoints, FilesAndLinksOfSuchNamesAreNone) {
+    save(100);
+    fs::create_directory_symlink("step_000100", out + "/step_000200");
+    std::ofstream(out + "/step_000300") << "x";
+    EXPECT_EQ(list_checkpoints(out), std::vector{out + "/step_000100"});
+}
+
 TEST_F(Checkpoints, SavingAStepAgainReplacesIt) {
     save(100), save(100, 0, 2);
     EXPECT_EQ(listing(out), (std::vector<std::string>{"latest", "step_000100"}));

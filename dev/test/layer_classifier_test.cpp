@@ -104,6 +104,25 @@ TEST(Classifier, ManyChunksOfRows) {  // at 2^24 / V rows, but at least 64
     EXPECT_GT(classifier::chunks(340, 50257), 1);
 }
 
+// Of 64 MiB of logits at most, which is what keeps them out of the memory plan, but never of less than 64 rows.
+TEST(Classifier, ChunksHaveTheirSize) {
+    EXPECT_EQ(classifier::chunks(65536, 256), 1);
+    EXPECT_EQ(classifier::chunks(65537, 256), 2);
+    EXPECT_EQ(classifier::chunks(64, 1 << 20), 1);
+    EXPECT_EQ(classifier::chunks(65, 1 << 20), 2);
+}
+
+// Of one token, whose loss is 0 whatever its logit is, and whatever the next row's.
+TEST(Classifier, AVocabularyOfOne) {
+    Cpu cpu;
+    const float inp[] = {-500, 500}, weight[] = {1};
+    const int32_t targets[] = {0, 0};
+    float losses[2];
+    classifier_forward(cpu, losses, inp, weight, targets, 2, 1, 1);
+    EXPECT_EQ(losses[0], 0);
+    EXPECT_EQ(losses[1], 0);
+}
+
 // As at the start of a training: each of the denominator's lanes adds thousands of terms near 1.
 TEST(Classifier, NearlyEqualLogitsOfALargeVocabulary) {
     for (const double size : {0.0, 0.01, 0.02, 0.1}) {
