@@ -5,6 +5,7 @@
 #include "gpt2.h"
 #include "gpt2_scratch.h"
 #include "io/error.h"
+#include "io/platform.h"
 #include "layers/peak_cpu.h"
 #include "program/memory_plan.h"
 #include "program/threads.h"
@@ -32,7 +33,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                     [&] { return scratch(options, config, B, T, keep).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
-    plan.rows.emplace_back("program", resident_memory());  // the tokenizer included; no longer available
+    plan.rows.emplace_back("program", platform::resident_memory());  // the tokenizer included; no longer available
     return plan.text();
 }
 

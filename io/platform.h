@@ -74,6 +74,15 @@ inline int64_t address_space_taken() {
     return pages >= 0 ? pages * sysconf(_SC_PAGESIZE) : int64_t{64} << 20;
 }
 
+// Bytes that this process has in memory now. The fallback allows for the program and its libraries.
+inline int64_t resident_memory() {
+    long long pages = -1;
+    FILE* const statm = linux_only ? fopen("/proc/self/statm", "re") : nullptr;
+    if (statm && fscanf(statm, "%*d %lld", &pages) != 1) pages = -1;
+    if (statm) fclose(statm);
+    return pages >= 0 ? pages * sysconf(_SC_PAGESIZE) : int64_t{8} << 20;
+}
+
 // Asks for huge pages for large memory: fewer TLB misses. A hint, without effect in the fallback.
 inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #if defined(MADV_HUGEPAGE) && !defined(PORTABLE)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -36,13 +35,6 @@ inline int64_t available_memory() {
         available = std::min(available, (static_cast<int64_t>(space.rlim_cur) - taken) / 3 * 2);
     }
     return std::max<int64_t>(available, 0);
-}
-
-// Bytes that this process has in memory now; 0 where the system does not say.
-inline int64_t resident_memory() {
-    int64_t pages = 0, resident = 0;
-    std::ifstream("/proc/self/statm") >> pages >> resident;
-    return resident * sysconf(_SC_PAGESIZE);
 }
 
 struct MemoryPlan {
