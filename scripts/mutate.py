@@ -412,9 +412,8 @@ def main():
                 if not batch:
                     break
                 for m in batch:
-                    if not args.only and m.name in accepted:
-                        m.result = 'explained'
-                    m.result, m.by = known.get(m.name, (m.result, ''))
+                    accept = m.name in accepted and not args.only
+                    m.result, m.by = ('explained', '') if accept else known.get(m.name, ('', ''))
                 list(pool.map(judge, [m for m in batch if not m.result]))
                 for m in batch:
                     missing[m.file] -= m.result in ('killed', 'survived', 'explained')

@@ -62,7 +62,10 @@ TEST_F(Checkpoints, HoldEverything) {
 
 TEST_F(Checkpoints, OddNumbersInTheStateSurvive) {
     state.best_val_loss = NAN, state.seconds = 1e-300, state.position = INT64_MAX;
+    state.losses = std::vector(128, 1.5), state.norms = std::vector(128, 2.5);  // as many as --skip-outliers keeps
     const TrainerState back = read_trainer_state(save(1234567));
+    EXPECT_EQ(back.losses, state.losses);
+    EXPECT_EQ(back.norms, state.norms);
     EXPECT_TRUE(std::isnan(back.best_val_loss));
     EXPECT_EQ(back.seconds, 1e-300);
     EXPECT_EQ(back.position, INT64_MAX);
