@@ -232,7 +232,8 @@ TEST_F(ModelDirectory, ReadsTiedTensorsUnderAnyOfTheirNames) {
     std::erase_if(shared, [&](const TensorToWrite& t) { return t.name == second; });
     write_safetensors(path, shared, {{second, first}});
     std::vector<float> expected = parameters;
-    const Parameter& ln1w = ParameterTable(small).rows[2];
+    const ParameterTable table(small);
+    const Parameter& ln1w = table.rows[2];
     ASSERT_EQ(ln1w.hf_name(1), second);
     std::copy_n(parameters.begin() + ln1w.at(0), 4, expected.begin() + ln1w.at(1));
     EXPECT_EQ(read(), expected);
