@@ -27,6 +27,7 @@ protected:
         if (pid == 0) {
             if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(126);
             raise(SIGSTOP);
+            setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // LeakSanitizer cannot work in a process that is traced
             dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
             execl(binary().c_str(), binary().c_str(), "--version", nullptr);
             _exit(127);
