@@ -45,6 +45,11 @@ void* operator new(size_t size) {
     count(static_cast<int64_t>(malloc_usable_size(p)));
     return p;
 }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {  // of std::stable_sort
+    void* p = std::malloc(size);
+    if (p) count(static_cast<int64_t>(malloc_usable_size(p)));
+    return p;
+}
 void operator delete(void* p) noexcept {
     if (p) count(-static_cast<int64_t>(malloc_usable_size(p)));
     std::free(p);
