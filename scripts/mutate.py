@@ -63,7 +63,8 @@ READING = ('io/checkpoint_reading',)
 # Of each source: how many mutants, and the tests that should notice them, the cheapest first.
 TABLE = {
     'layers/gemm_cpu.h': (24, MULTIPLY + [
-        Run('layer_matmul_test', '-' + SLOW_MATMUL)]),
+        Run('layer_matmul_test', '-' + SLOW_MATMUL),
+        Run('matmul_bf16_test', '*Kernels*')]),  # which calls some of it itself
     'layers/multiply_cpu.cpp': (16, [MULTIPLY[i] for i in (0, 1, 3)]),
     'layers/matmul_cpu.h': (10, [Run('layer_matmul_test', '-' + SLOW_MATMUL),
                                 Run('layer_matmul_test', '*PastTheCaches*:*MakesItsInputAgain*')]),
@@ -79,7 +80,7 @@ TABLE = {
     'layers/gelu_cpu.h': (8, [Run('layer_gelu_test')]),
     'layers/global_norm_cpu.h': (5, [Run('layer_global_norm_test')]),
     'layers/embedding_cpu.h': (8, [Run('layer_embedding_test')]),
-    'gpt2.h': (14, [Run('model_test'), Run('muon_test')]),
+    'gpt2.h': (14, [Run('model_test'), Run('cuda_model_test', '*HostsCopies*:*Resumed*')]),
     'io/batch_sampler.cpp': (14, [Run('dataset_test', '-*FourGigabytes*:*Text*', ('io/batch_sampler',), alone=True),
                                   Run('training_test', 'Batches*', ('io/batch_sampler',), alone=True)]),
     'io/checkpoint_reading.cpp': (14, [Run('checkpoint_test', '-*SurviveBeingKilled*:*FlippedBit*', READING, alone=True),

@@ -158,6 +158,14 @@ TEST_F(Checkpoints, VerifyNamesTheDamagedFile) {
     expect_refused([&] { read_trainer_state(checkpoint); }, {file, "seconds", "\"long\"", "a number"});
     with("options", 3);
     expect_refused([&] { read_trainer_state(checkpoint); }, {file, "options", "found 3"});
+    // A damaged name of a field must not pass for a file that was written before there were checksums.
+    for (const std::string left : {"crc32", "evaluated", "sampled"}) {
+        json edited = json::parse(good);
+        for (const std::string newer : {"crc32", "evaluated", "sampled"})
+            if (newer != left) edited.erase(newer);
+        write_bytes(file, edited.dump());
+        expect_refused([&] { read_trainer_state(checkpoint); }, {file, "use another checkpoint"});
+    }
     with("files", {{"../x", {{"bytes", 1}, {"crc32", 1}}}});
     expect_refused([&] { verify_checkpoint(checkpoint); }, {file, "files", "../x"});
     for (size_t k = 0; k < 16; k++) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -30,31 +31,50 @@ inline std::vector<double> uniform(int64_t n, double size = 1) {
     return x;
 }
 
-// Floats between two runs of NaNs, which make a result NaN that reads them and are compared at the end. They start
-// off a vector's boundary, as a tensor inside of a flat buffer may.
+// Floats behind which lies a page that nobody may read or write, and before which lie NaNs: a result that reads one of
+// these is NaN, and the destructor checks that none was written. Where the floats are a multiple of a vector long they
+// start on a vector's boundary, else off it, as a tensor inside a flat buffer may.
 class Padded {
 public:
-    explicit Padded(const std::vector<double>& values) : memory(values.size() + 2 * pad, std::bit_cast<float>(poison)) {
-        std::transform(values.begin(), values.end(), memory.begin() + pad,
-                       [](double x) { return static_cast<float>(x); });
+    explicit Padded(const std::vector<double>& values)
+        : size_(static_cast<int64_t>(values.size())),
+          bytes((values.size() + pad) * sizeof(float) / page * page + 2 * page) {
+        void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        memory = static_cast<char*>(p);
+        if (mprotect(memory + bytes - page, page, PROT_NONE) != 0) throw std::bad_alloc();
+        std::fill_n(get() - pad, pad, std::bit_cast<float>(poison));
+        std::ranges::transform(values, get(), [](double x) { return static_cast<float>(x); });
     }
     Padded(const Padded&) = delete;
     ~Padded() {
-        for (size_t i = 0; i < pad; ++i) {
-            EXPECT_EQ(std::bit_cast<uint32_t>(memory[i]), poison) << "written " << pad - i << " before the start";
-            EXPECT_EQ(std::bit_cast<uint32_t>(memory[memory.size() - pad + i]), poison)
-                << "written " << i << " past the end";
-        }
+        const float* const before = get() - pad;
+        for (size_t i = 0; i < pad; ++i)
+            EXPECT_EQ(std::bit_cast<uint32_t>(before[i]), poison) << "written " << pad - i << " before the start";
+        munmap(memory, bytes);
     }
-    float* get() { return memory.data() + pad; }
-    const float* get() const { return memory.data() + pad; }
-    int64_t size() const { return static_cast<int64_t>(memory.size() - 2 * pad); }
+    float* get() { return reinterpret_cast<float*>(memory + bytes - page) - size_; }
+    const float* get() const { return reinterpret_cast<const float*>(memory + bytes - page) - size_; }
+    int64_t size() const { return size_; }
 
 private:
-    static constexpr size_t pad = 61;
+    static constexpr size_t pad = 61, page = 1 << 14;  // a multiple of every system's
     static constexpr uint32_t poison = 0x7fc0dead;
-    std::vector<float> memory;
+    int64_t size_;
+    size_t bytes;
+    char* memory;
 };
+
+// A device whose scratch memory holds NaNs, as that of a device that has computed something else may.
+inline Cpu cpu_with_stale_scratch(Products products = Products::fp32) {
+    constexpr int64_t count = 1 << 19;
+    Cpu cpu(products);
+    cpu.reserve({std::vector<int64_t>(static_cast<size_t>(omp_get_max_threads()), count), count, count});
+    for (float* memory : {cpu.shared(count), cpu.halves(count)}) std::fill_n(memory, count, NAN);
+#pragma omp parallel
+    std::fill_n(cpu.scratch(count), count, NAN);
+    return cpu;
+}
 
 // Runs a layer that is linear in each argument on the arguments' absolute values: what it returns is the size that a
 // result's terms have together, which is what rounding errors grow with.

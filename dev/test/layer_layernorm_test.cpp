@@ -67,7 +67,7 @@ void forward_magnitudes(Tensors& t, const Options& o) {
 }
 
 void expect_forward(Tensors& t, const Options& o) {
-    Cpu cpu;
+    Cpu cpu = cpu_with_stale_scratch();
     Reference<double> reference;
     t.forward(cpu, o), t.forward(reference, o);
     forward_magnitudes(t, o);
@@ -271,7 +271,7 @@ struct Outputs {
 };
 
 void expect_backward(Tensors& t, const Outputs& o) {
-    Cpu cpu;
+    Cpu cpu = cpu_with_stale_scratch();
     Reference<double> reference;
     t.forward(cpu), t.share_statistics();
     const auto run = [&](auto& dev) {

@@ -50,7 +50,7 @@ struct Tensors {
 
 template <class F>
 void on_all_devices(const F& run, Products products = Products::fp32) {
-    Cpu cpu(products);
+    Cpu cpu = cpu_with_stale_scratch(products);
     Reference<double> reference;
     Magnitude magnitude;
     run(cpu), run(reference), run(magnitude);
@@ -252,6 +252,9 @@ TEST(Matmul, PastTheCachesAreTheSameBits) {
         matmul_backward_weight(cpu, set.get(), nullptr, dout.get(), inp.get(), N, C, OC, false);
         matmul_backward_weight(cpu, added.get(), nullptr, dout.get(), inp.get(), N, C, OC, true);
         EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, added.get()));
+        auto off = random(OC * C + 1);  // streaming stores would fault off a vector's boundary
+        matmul_backward_weight(cpu, off.get() + 1, nullptr, dout.get(), inp.get(), N, C, OC, false);
+        EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, off.get() + 1));
     }
     const int64_t rows = 1031, hidden = 4096, one = 3;
     const auto inp = random(rows * one), weight = random(hidden * one), bias = random(hidden);

@@ -19,17 +19,21 @@ struct Matrix {
 
 const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
 
-void expect_as_reference(Matrix& w) {
-    Cpu cpu;
-    Reference<double> reference;
-    muon_update(cpu, {w.on(cpu)}, settings, 0.25f);
-    muon_update(reference, {w.on(reference)}, settings, 0.25);
+void expect_close(Matrix& w) {
     for (double& m : w.param.magnitude)
         m = 1 + settings.lr * 3.5;  // the parameter, and a step of an orthogonal direction
     for (double& m : w.momentum.magnitude) m = 1;
     // Each of five steps multiplies an error in a small singular value by up to 3.4: 3.4^5 = 480 roundings of the step.
     w.param.expect_close("param", 32 * roundoff);
     w.momentum.expect_close("momentum", 3 * roundoff);
+}
+
+void expect_as_reference(Matrix& w) {
+    Cpu cpu = cpu_with_stale_scratch();
+    Reference<double> reference;
+    muon_update(cpu, {w.on(cpu)}, settings, 0.25f);
+    muon_update(reference, {w.on(reference)}, settings, 0.25);
+    expect_close(w);
 }
 
 TEST(MuonLayer, CpuAgreesWithReference) {
@@ -45,6 +49,23 @@ TEST(MuonLayer, CpuAgreesWithReference) {
         SCOPED_TRACE(testing::PrintToString(std::pair{rows, cols}));
         Matrix w(rows, cols);
         expect_as_reference(w);
+    }
+}
+
+// Threads take matrices in an order of their own, the largest first.
+TEST(MuonLayer, EachOfSeveralMatricesIsUpdatedOnce) {
+    std::vector<std::unique_ptr<Matrix>> matrices;
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{7, 3}, {30, 50}, {48, 48}, {64, 32}, {30, 50}})
+        matrices.push_back(std::make_unique<Matrix>(rows, cols));
+    Cpu cpu = cpu_with_stale_scratch();
+    std::vector<MuonMatrix<float>> updates;
+    for (const auto& w : matrices) updates.push_back(w->on(cpu));
+    muon_update(cpu, updates, settings, 0.25f);
+    for (const auto& w : matrices) {
+        SCOPED_TRACE(testing::PrintToString(std::pair{w->rows, w->cols}));
+        Reference<double> reference;
+        muon_update(reference, {w->on(reference)}, settings, 0.25);
+        expect_close(*w);
     }
 }
 

@@ -76,7 +76,7 @@ struct Outputs {
 };
 
 void expect_backward(Tensors& t, const Outputs& o) {
-    Cpu cpu;
+    Cpu cpu = cpu_with_stale_scratch();
     Reference<double> reference;
     rmsnorm_forward(cpu, t.out.on(cpu), t.rrms.on(cpu), t.inp.on(cpu), t.weight.on(cpu), t.N, t.C);
     for (int64_t i = 0; i < t.N; ++i)  // both read the same statistics

@@ -1,4 +1,6 @@
 // The whole model: its gradients, its devices against each other, and what training relies on.
+#include <map>
+
 #include "gpt2.h"
 #include "layer_check.h"
 
@@ -236,6 +238,37 @@ TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
     t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
     EXPECT_GT(t.model.update({}, {}, 2).grad_norm, 0);
     EXPECT_EQ(t.model.update({}, {}, 3).grad_norm, 0);
+}
+
+// Layer by layer, from each parameter's own gradient and moments: in the model the matrices are slices of three flat
+// buffers.
+TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
+    Trial<Exact> t(small, random_parameters(small.config));
+    GPT2<Exact>& model = t.model;
+    const Batch batch(small);
+    const Optimizer optimizer{.adamw = {.lr = 0.01}, .muon = Muon{.lr = 0.05, .weight_decay = 0.1}};
+    for (int64_t step = 1; step <= 2; ++step) {  // the second has momentum from the first
+        model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
+        const auto values = [&](const double* x, const Parameter& p, int64_t l) {
+            return std::vector<double>(x + p.at(l), x + p.at(l) + p.shape[0] * p.shape[1]);
+        };
+        std::map<std::string, std::vector<double>> expected;
+        for (const Parameter& p : model.table.rows)
+            for (int64_t l = 0; p.muon() && l < p.copies; ++l) {
+                std::vector<double> weight = values(model.parameters.get(), p, l), m = values(model.m.get(), p, l),
+                                    gradient = values(model.gradients.get(), p, l);
+                Exact dev;
+                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1]}}, *optimizer.muon,
+                            1.0);
+                expected[p.name + std::to_string(l)] = weight;
+            }
+        EXPECT_EQ(expected.size(), 4 * small.config.layers);
+        model.update(optimizer, {}, step);
+        for (const Parameter& p : model.table.rows)
+            for (int64_t l = 0; p.muon() && l < p.copies; ++l)
+                EXPECT_EQ(values(model.parameters.get(), p, l), expected[p.name + std::to_string(l)])
+                    << p.name << ", layer " << l << ", step " << step;
+    }
 }
 
 TEST(Model, PaddingOfTheVocabularyStaysZero) {
