@@ -177,7 +177,7 @@ public:
         });
     }
 
-    // The matrices of L blocks. The flops are those of muon_update.
+    // The matrices of L blocks.
     void muon(const std::string& model, int64_t L, int64_t C) {
         table.group("muon " + model, {""}, [&] {
             const auto p = random_floats(12 * L * C * C, 1), g = random_floats(12 * L * C * C, 2),
@@ -189,8 +189,7 @@ public:
                 for (const auto& [rows, cols] : {std::pair{3 * C, C}, {C, C}, {4 * C, C}, {C, 4 * C}}) {
                     matrices.push_back({p.get() + at, m.get() + at, g.get() + at, rows, cols});
                     at += rows * cols;
-                    const double n = product(std::min(rows, cols)), k = product(std::max(rows, cols));
-                    flops += ::muon::steps * (n * n * k + n * n * n + 2 * n * n * k);
+                    flops += ::muon::flops(rows, cols);
                 }
             Cpu dev;
             table.layer({"muon " + model, Unit::flops, flops, [&] { muon_update(dev, matrices, Muon{}, 1.0f); }},

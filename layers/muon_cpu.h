@@ -39,6 +39,14 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
     }
 }
 
+// What an update of one matrix computes, symmetric products at half the work.
+inline double flops(int64_t rows, int64_t cols) {
+    const double n = product(std::min(rows, cols)), k = product(std::max(rows, cols));
+    double sum = 0;
+    for (const int stage : stages) sum += 3 * n * n * k + (4 * stage - 3) * n * n * n;
+    return sum;
+}
+
 // Floats of scratch memory for one matrix.
 inline int64_t scratch_floats(Products products, int64_t rows, int64_t cols) {
     const int64_t n = std::min(rows, cols);
@@ -123,11 +131,8 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
 // momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
 // X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
 inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o, float grad_scale) {
-    double flops = 0;  // symmetric products at half the work
-    for (const auto& w : matrices) {
-        const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
-        for (const int stage : muon::stages) flops += 3 * n * n * k + (4 * stage - 3) * n * n * n;
-    }
+    double flops = 0;
+    for (const auto& w : matrices) flops += muon::flops(w.rows, w.cols);
     const Timed timed(dev, "muon_update", flops, 0);
     std::vector<int64_t> floats;
     for (const auto& w : matrices) floats.push_back(muon::scratch_floats(dev.products, w.rows, w.cols));
