@@ -7,7 +7,7 @@ ifeq ($(MAKELEVEL),0)  # all cores, unless -j says otherwise
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 endif
 
-# make PORTABLE=1 takes io/platform.h's fallbacks for other systems than Linux; it is for tests.
+# make PORTABLE=1 takes device/platform.h's fallbacks for other systems than Linux; it is for tests.
 OPENMP   := -fopenmp
 ifeq ($(shell uname -s),Darwin)  # Apple's clang, with Homebrew's libomp and libraries. Not tried on a Mac.
 BREW     := $(shell brew --prefix)
@@ -28,7 +28,7 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -f
             -Wno-maybe-uninitialized)  # GCC says so itself: instrumented code makes it err
 LDLIBS   := -lpcre2-8 -lz
 # The program and bench are linked with a libgomp of their own, so that they can set how long its threads spin
-# (layers/openmp_spin.h). They use the shared one where there is no libgomp.a, with clang, and under ThreadSanitizer,
+# (device/cpu/openmp_spin.h). They use the shared one where there is no libgomp.a, with clang, and under ThreadSanitizer,
 # which needs another OpenMP in its place.
 COMMA    := ,
 LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(CLANG),,\
@@ -36,20 +36,25 @@ LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(CLANG),,\
 OWN_OPENMP := $(LIBGOMP) $(if $(LIBGOMP),-Wl$(COMMA)--as-needed)
 Q        := $(if $(V),,@)
 
-IO       := $(patsubst %.cpp,$(B)/%.o,$(wildcard io/*.cpp))
-PROGRAM  := $(patsubst %.cpp,$(B)/%.o,$(wildcard program/*.cpp))
-LAYERS   := $(patsubst %.cpp,$(B)/%.o,$(wildcard layers/*.cpp))
+objects_of = $(patsubst %.cpp,$(B)/%.o,$(wildcard $(1:%=%/*.cpp)))
+IO       := $(call objects_of,io/file io/text io/data io/model)
+LAYERS   := $(call objects_of,layers device/cpu device/cpu/gemm)
+PROGRAM  := $(call objects_of,program)
+OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
+# What tests need of the program: its files. The rest needs a device.
+RUN      := $(patsubst %,$(B)/program/%.o,convert info log options report report_chart run_directory)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
-LONGEST  := $(patsubst %,$(B)/test/cuda_%_test,model layernorm attention)  # first, so that all cores end together
-TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*_test.cpp)))
+LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # first, so that all cores end together
+TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
 # clang before 16 has no std::source_location, which the emulator needs, and with later ones it was not tried.
-NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda_% %/program_cuda_test %/ladder_test,$(TESTS)))
+NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
 TESTS    := $(filter-out $(NO_CUDA),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
 WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),x86-64-v3 x86-64)
-NARROW   := $(foreach arch,$(WIDTHS),$(patsubst $(B)/%,build/$(arch)$(KIND)/%,$(filter $(B)/test/layer_%,$(TESTS))))
+LAYER_TESTS := $(filter $(B)/test/layers/% %/simd_test %/device/bf16_test,$(TESTS))
+NARROW   := $(foreach arch,$(WIDTHS),$(LAYER_TESTS:$(B)/%=build/$(arch)$(KIND)/%))
 # PyTorch is timed beside ours where it is; make bench PYTORCH= leaves it out.
 PYTORCH  ?= $(wildcard .venv/bin/python)
 DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
@@ -73,7 +78,7 @@ test: ## run every test, those of CUDA on a GPU too if there is one; SANITIZE=ad
 	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
-test-long: $(B)/test/program_kill_test $(B)/test/program_faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disc, an hour of training
+test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disc, an hour of training
 	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/soak.sh
 
@@ -91,13 +96,13 @@ train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
 
-train_gpt2cu: $(B)/train_gpt2cu$(if $(USE_CUDNN),_cudnn) ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
+train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
 	@ln -f $< $@
 
 tests: $(if $(CLANG),,$(B)/train_gpt2cu_emulated) $(B)/train_gpt2 $(B)/test_gpt2 $(TESTS)
 ladders: $(LADDERS)
 objects: $(IO) $(LAYERS)
-layer_tests: $(filter $(B)/test/layer_%,$(TESTS))
+layer_tests: $(LAYER_TESTS)
 
 format: ## bring the sources into the project's format
 	clang-format -i $(SOURCES)
@@ -118,11 +123,11 @@ check-threads: ## run the program under ThreadSanitizer (needs LLVM's OpenMP, li
 	@$(MAKE) --no-print-directory SANITIZE=thread B=build/$(ARCH)-thread build/$(ARCH)-thread/train_gpt2
 	@TRAIN_GPT2=build/$(ARCH)-thread/train_gpt2 scripts/check_threads.sh
 
-check-portable: ## build io/platform.h's fallbacks for other systems than Linux, and run the tests that meet them
+check-portable: ## build device/platform.h's fallbacks for other systems than Linux, and run the tests that meet them
 	@$(MAKE) --no-print-directory PORTABLE=1 CXXFLAGS=-O1 portable_tests
 
 # Large models' memory, checkpoints, their files' times, mapped files, options.
-portable_tests: $(B)/train_gpt2 $(patsubst %,$(B)/test/%_test,checkpoint text_cache program_refusals)
+portable_tests: $(B)/train_gpt2 $(patsubst %,$(B)/test/%_test,io/checkpoint io/text_cache program/refusals)
 	@TRAIN_GPT2=$< scripts/run_tests.sh $(filter %_test,$^)
 
 check-gpu: ## everything on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results; says what it skips
@@ -135,18 +140,21 @@ help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 # Where no time is spent at run time, less is spent on compiling.
-COLD := $(patsubst %,$(B)/io/%.o,checkpoint convert hugging_face info json line_file log options report run_directory tokenizer_hugging_face)
+COLD := $(RUN) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
+    $(patsubst %,$(B)/program/%.o,exit_status training_run)
 OPT  :=
 $(COLD): OPT := -O1
 $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := $(if $(SANITIZE),-O1,-O0)
 # These compute for longer than -O0 saves.
-$(patsubst %,$(B)/dev/test/%_test.o,hostile_files layernorm_file matmul_bf16 model mutation text_cache tokenizer): OPT := -O1
-$(B)/dev/test/layer_%.o: OPT :=
-$(EMULATOR): OPT := -O2
+$(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer): OPT := -O1
+$(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT :=
+# NVIDIA's headers, and those of ours that are of its instructions, are the emulator's there.
+SHADOW := -iquote dev/emulator/include -Idev/emulator/include
+$(EMULATOR): OPT := -O2 $(SHADOW)
 # The emulator's hooks, called before each access, take most of the time; -g1 is for the lines that they report.
 # Section anchors, GCC's way on ARM, would move shared variables away from the red zones declared before them.
-EMULATED := -O1 $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
-$(B)/dev/test/cuda_%.o $(B)/dev/%_cuda/ladder.o: OPT := $(EMULATED)
+EMULATED := -O1 $(SHADOW) $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
+$(B)/dev/test/cuda/%.o $(B)/dev/%_cuda/ladder.o: OPT := $(EMULATED)
 
 # V=1 shows the commands in full.
 $(B)/%.o: %.cpp
@@ -160,10 +168,10 @@ $(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags 
 
 # The start-up check must itself run on any CPU.
 ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
-$(B)/layers/cpu_check.o: override ARCH := x86-64
+$(B)/device/cpu/check.o: override ARCH := x86-64
 endif
 
-$(B)/train_gpt2: $(PROGRAM) $(B)/train_gpt2_cpu.o
+$(B)/train_gpt2: $(PROGRAM)
 $(B)/train_gpt2: LDLIBS := $(OWN_OPENMP) $(LDLIBS)
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
@@ -189,7 +197,7 @@ GPU_ARCH ?= $(if $(wildcard /dev/nvidiactl),native,sm_80 sm_90)
 GENCODE   = $(if $(filter native,$(GPU_ARCH)),-arch=native,$(foreach a,$(GPU_ARCH:sm_%=%),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=$(LAST_PTX),code=$(LAST_PTX))
 LAST_PTX  = $(lastword $(GPU_ARCH:sm_%=compute_%))
-# USE_CUDNN=1: attention by cuDNN 9, to compare with ours; and a rung of it in the attention_cuda ladder.
+# USE_CUDNN=1: a rung of cuDNN 9 in the attention_cuda ladder, to compare with.
 CUDNN_PATH          ?= /usr
 CUDNN_FRONTEND_PATH ?= $(CUDNN_PATH)
 ifdef USE_CUDNN
@@ -203,15 +211,15 @@ ifneq ($(filter train_gpt2cu,$(MAKECMDGOALS)),)
 $(if $(TOOLKIT),,$(error make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 \
     (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU))
 endif
-$(B)/train_gpt2cu $(B)/train_gpt2cu_cudnn: train_gpt2.cu $(B)/train_gpt2.o $(PROGRAM) $(IO) $(LAYERS)
+$(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS)
 	@echo "compiling $< ($(GPU_ARCH))"
-	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d $(if $(WERROR),-Werror all-warnings) -diag-suppress 1675 $(if $(USE_CUDNN),-DUSE_CUDNN $(CUDNN)) \
-	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) -lcublasLt $(CUDNN_LIBRARY) -o $@
+	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d $(if $(WERROR),-Werror all-warnings) -diag-suppress 1675 \
+	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) -lcublasLt -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
-$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(PROGRAM) $(EMULATOR) $(IO) $(LAYERS)
+$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) $(LDLIBS) -o $@
 
 # CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.
@@ -235,20 +243,20 @@ $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
-$(B)/test/ladder_test: | $(LADDERS)
-$(B)/test/dev_tools_test: | $(addprefix $(B)/,layernorm_example layernorm_measure norm_experiment test_gpt2)
+$(B)/test/dev/ladder_test: | $(LADDERS)
+$(B)/test/dev/tools_test: | $(addprefix $(B)/,layernorm_example layernorm_measure norm_experiment test_gpt2)
 
-$(B)/test/program_faults_test: | $(B)/test/fault_shim.so
-$(B)/test/fault_shim.so: dev/test/fault_shim.cpp
+$(B)/test/program/faults_test: | $(B)/test/program/fault_shim.so
+$(B)/test/program/fault_shim.so: dev/test/program/fault_shim.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 -O1 -Wall -Wextra $(if $(WERROR),-Werror) -fPIC -shared $< -ldl -o $@
 
-$(B)/test/layer_%: $(B)/dev/test/layer_%.o $(LAYERS)
+$(LAYER_TESTS): $(B)/test/%: $(B)/dev/test/%.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
-# The fuzzed readers, their files in memory (dev/fuzz/memory_files.h in io/file.cpp's place): by libFuzzer, and as a test.
-READERS  := $(filter-out io/file.cpp,$(wildcard io/*.cpp)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
+# The fuzzed readers, their files in memory (dev/fuzz/memory_files.h in io/file/file.cpp's place): by libFuzzer, and as a test.
+READERS  := $(patsubst $(B)/%.o,%.cpp,$(filter-out %/io/file/file.o,$(IO)) $(RUN)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
 ifdef FAST  # several times the executions: functions are counted, not branches, and only what costs little is checked
 FUZZED   := -O2 -DGUARD_PAGES -fsanitize=undefined -fsanitize-trap=undefined -fno-sanitize=alignment,null,object-size,vptr
 COVERED  := -fsanitize-coverage=func,inline-8bit-counters,pc-table
@@ -266,18 +274,18 @@ $(FUZZ)/%.o: %.cpp
 $(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o
 	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@
 
-$(B)/test/fuzz_replay_test: $(B)/dev/test/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o)
+$(B)/test/io/fuzz_replay_test: $(B)/dev/test/io/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
 # CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
-$(B)/test/cuda_%: $(B)/dev/test/cuda_%.o $(EMULATOR) $(LAYERS)
+$(B)/test/cuda/%: $(B)/dev/test/cuda/%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
-$(B)/test/cuda_model_test: $(IO)
+$(B)/test/cuda/model_test: $(IO)
 
 # The other tests; last, as make 3.81 takes the first pattern that fits.
-$(B)/test/%: $(B)/dev/test/%.o $(IO) $(LAYERS)
+$(B)/test/%: $(B)/dev/test/%.o $(RUN) $(IO) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 

@@ -9,9 +9,8 @@
 
 #include "gpt2_model.h"
 #include "gpt2_tensors.h"
-#include "layers/bf16.h"
+#include "device/bf16.h"
 #include "layers/layers.h"
-#include "gpt2_nonfinite.h"
 
 // Scalar is how parameters and activations are stored. Statistics, losses and all that belongs to the optimizer are
 // fp32 where that is bf16; the parameters are then the rounded copy of `master`.
@@ -180,10 +179,6 @@ public:
         const StepResult result = step_result(take(dev, status.get()));
         if (result.applied) rounding = this_rounding;
         return result;
-    }
-
-    std::string find_nonfinite(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
-        return first_nonfinite(*this, x, y, B, T, scale);
     }
 
     HostState download() override {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "gpt2_tensors.h"
-#include "layers/device.h"
-#include "layers/profile.h"
+#include "device/device.h"
+#include "device/profile.h"
 #include "layers/step_settings.h"
 
 struct Model {
@@ -58,8 +58,4 @@ struct Model {
     // given, for the blocks' matrices, with its momentum in m. Nothing changes if the limits forbid it. Gradients are
     // zero after it.
     virtual StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) = 0;
-
-    // The same as forward_backward, and then where NaN or infinity first shows: "fch of layer 3", "the gradient of
-    // wte"; "" where nowhere.
-    virtual std::string find_nonfinite(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
 };

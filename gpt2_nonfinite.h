@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpt2_tensors.h"
-#include "layers/device.h"
+#include "device/device.h"
 
 // The first `count` of x on the device.
 template <class Device, class T>

@@ -1,434 +1,49 @@
-// The program: trains a GPT-2, samples from it, evaluates and converts it. ./train_gpt2 --help
-#include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <filesystem>
+// The program: trains a GPT-2, and runs the other commands. ./train_gpt2 --help
 #include <iostream>
-#include <memory>
 
-#include "program/batches.h"
+#include "device/cpu/openmp_spin.h"
+#include "io/file/bus_error.h"
+#include "io/file/file.h"
 #include "program/commands.h"
-#include "program/device_model.h"
-#include "program/evaluation.h"
-#include "gpt2_init.h"
-#include "io/bus_error.h"
-#include "io/checkpoint.h"
-#include "io/convert.h"
-#include "io/dataset.h"
-#include "io/error.h"
-#include "io/file.h"
-#include "io/log.h"
-#include "io/options.h"
-#include "io/run_directory.h"
-#include "io/tokenizer.h"
-#include "layers/openmp_spin.h"
-#include "program/outliers.h"
-#include "program/profile_table.h"
-#include "program/progress.h"
-#include "program/run_messages.h"
-#include "program/run_report.h"
-#include "program/sampler.h"
-#include "program/schedule.h"
-#include "program/stop_signals.h"
+#include "program/convert.h"
+#include "program/exit_status.h"
+#include "program/info.h"
 #include "program/threads.h"
-#include "program/version.h"
+#include "program/training_run.h"
 
 namespace {
 
-// What has gone wrong.
-void say(const std::string& message) { std::fprintf(stderr, "%s: %s\n", program_name().c_str(), message.c_str()); }
+// One optimizer step on the mean loss over --total-batch tokens, in as many batches as that takes.
+StepResult train_step(TrainingRun& run, const StepLimits& limits) {
+    const Options& options = run.options;
+    run.each_batch([&](const int32_t* x, const int32_t* y, double scale) {
+        run.model->forward_backward(x, y, options.batch, options.seq, scale);
+        return true;
+    });
+    return run.model->update(run.optimizer(run.next_step()), limits, run.next_step());
+}
 
-// Training was asked to stop while it evaluated or sampled.
-struct Interrupted {};
-
-// One training run: all that the loop below needs, set up in the order in which it can fail.
-class Training {
-public:
-    explicit Training(Options o) : options(std::move(o)), directory(options.out, options.resume) {
-        stop_signals::catch_save();
-        if (options.resume) find_what_to_resume();
-        const std::string start = checkpoint.empty() ? options.init : checkpoint;
-        const GPT2Config config = start.empty() ? new_model() : given_model(start);
-        const Keep keep = options.recompute == "block"  ? Keep::recompute_block
-                          : options.recompute == "ln"   ? Keep::recompute_ln
-                          : options.recompute == "gelu" ? Keep::recompute_gelu
-                                                        : Keep::training;
-        const std::string plan = plan_memory(options, config, options.batch, options.seq, keep,
-                                             "make --batch, --seq or the model smaller, or --recompute block");
-        std::printf("memory: %s\n", plan.c_str());
-        if (!options.resume) directory.write_options(options.to_json());
-        data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
-        for (const Dataset* part : {&data.train, &data.val})
-            for (const std::string& note : part->notes) complain(note);
-        check_data();
-        batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
-        val.emplace(data.val, options.seq);
-        model = make_model(options, config, options.batch, options.seq, keep);
-        const Model::HostState host = model->download();
-        if (start.empty())
-            initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
-        else
-            read_finite_model(start, config, host.parameters);
-        if (!checkpoint.empty()) {
-            read_optimizer(checkpoint, optimizer_buffers(host));
-            batches->seek(state.position);
-        }
-        model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.last_applied};
-        model->upload(host);
-        open_logs();
-        directory.keep();
-        schedule = schedule_of(options);
-        muon_schedule = schedule;
-        muon_schedule.lr = options.muon_lr;
-        if (!checkpoint.empty()) change_of_schedule = schedule_change(saved_options(), options, state.step);
-        state.options = options.to_json();
+// Returns the exit status, as do the functions below.
+int train(const Options& options) {
+    TrainingRun run(options);
+    if (!run.print_start()) return 0;
+    run.start();
+    while (run.goes_on()) {
+        run.profile.start();
+        const double start = seconds_now();
+        const StepLimits limits = run.limits();
+        const StepResult result = train_step(run, limits);
+        run.log_step(result, limits, seconds_now() - start);
+        run.profile.stop();
+        if (!is_finite(result)) return run.stop_at_nonfinite(result);
+        run.finish_step();
     }
+    return run.finish();
+}
 
-    // Returns the exit status.
-    int run() {
-        print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
-        for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
-        if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
-            std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
-            return 0;
-        }
-        if (!change_of_schedule.empty()) std::printf("%s\n", change_of_schedule.c_str());
-        stop_signals::catch_stop(program_name());
-        progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
-                         [this] { return peak_flops(options); });
-        started = seconds_now() - state.seconds;
-        finish_step();  // the evaluation before the first step, or what an interrupted run still owes
-        Profile profile;
-        if (options.profile) model->set_profile(&profile);
-        const int64_t first_step = state.step;
-        double step_seconds = 0;
-        while (state.step < options.steps && !stop_signals::stop_asked) {
-            profile.start();
-            const double step_start = seconds_now();
-            const int64_t step = state.step + 1;
-            const StepLimits limits = options.skip_outliers > 0 ? outliers.limits(options.clip, options.skip_outliers)
-                                                                : StepLimits{.clip = options.clip};
-            const StepResult result = train_step(step, limits);
-            const double now = seconds_now();
-            profile.stop();
-            step_seconds += now - step_start;
-            const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-            LogEntry entry{.step = step, .split = "train", .loss = result.loss, .lr = schedule.at(step)};
-            entry.grad_norm = result.grad_norm;
-            entry.tokens_per_second = static_cast<double>(options.total_batch) / (now - step_start);
-            entry.seconds = now - started;
-            entry.skipped = finite && !result.applied;
-            note(entry);
-            if (!finite) return stop_at_nonfinite(result);
-            state.step = step;
-            state.position = batches->position();
-            state.seconds = entry.seconds;
-            saved = false;
-            if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
-            if (entry.skipped) {
-                progress->clear();
-                print_skipped(step, result, limits, options.skip_outliers);
-            }
-            progress->step(step, entry.loss, now - step_start);
-            finish_step();
-        }
-        return finish(profile, state.step - first_step, step_seconds);
-    }
-
-private:
-    // Every so many steps, and after the last; 0: never.
-    bool due(int64_t every) const { return every > 0 && (state.step % every == 0 || state.step == options.steps); }
-    bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
-    bool owes_sample() const {
-        return due(options.sample_every) && state.step > 0 && options.sample_tokens > 0 && state.sampled < state.step;
-    }
-
-    // Update `step`, on the mean loss over options.total_batch tokens, however many batches that takes.
-    StepResult train_step(int64_t step, const StepLimits& limits) {
-        each_batch([&](const int32_t* x, const int32_t* y, double scale) {
-            model->forward_backward(x, y, options.batch, options.seq, scale);
-            return true;
-        });
-        Optimizer optimizer{.adamw = {.lr = schedule.at(step),
-                                      .beta1 = options.beta1,
-                                      .beta2 = options.beta2,
-                                      .weight_decay = options.weight_decay}};
-        if (options.optimizer == "muon")
-            optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
-        return model->update(optimizer, limits, step);
-    }
-
-    // A step's batches, until `use` returns false.
-    template <class Use>
-    void each_batch(const Use& use) {
-        const double scale = 1.0 / static_cast<double>(options.total_batch);
-        batches->each(*model, options.total_batch / (options.batch * options.seq),
-                      [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
-    }
-
-    // What is due after a step. A request to stop breaks it off: what is then not done is done at --resume.
-    void finish_step() {
-        try {
-            if (owes_evaluation()) evaluate();
-            if (owes_sample()) sample();
-        } catch (const Interrupted&) {
-        } catch (const CheckFailed& failure) {
-            complain(std::string(failure.what()) + "; training goes on");
-            check_failed = true;
-            saved = false;  // so that a step that is not finite either finds its state worth saving
-        }
-        if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
-        tell_trouble();
-    }
-
-    void note(const LogEntry& entry) {
-        log->write(entry);
-        history.add(entry);
-    }
-
-    // Between the parts of what takes long.
-    void pause() {
-        if (stop_signals::stop_asked) throw Interrupted{};
-        if (stop_signals::save_asked.exchange(false)) save();
-    }
-
-    // At the end, and where training was asked to stop.
-    int finish(const Profile& profile, int64_t steps, double step_seconds) {
-        progress->clear();
-        const int signal = stop_signals::stop_asked;
-        if (signal && !saved) save();
-        log->sync();
-        tell_trouble();
-        const bool reported = report(), whole = reported && !save_failed && !check_failed && log->trouble().empty();
-        if (options.profile) print_profile(profile, steps, step_seconds, measured_peak_flops(options), peak_bytes());
-        if (signal) {
-            print_stopped(stop_signals::name(signal), state.step, options.out);
-            return whole ? 128 + signal : 1;
-        }
-        std::printf("done: %s/report.html%s\n", options.out.c_str(),
-                    options.save_every > 0 && !save_failed ? (", model in " + options.out + "/latest").c_str() : "");
-        return whole ? 0 : 1;
-    }
-
-    // A step whose update was left out because its loss or a gradient is NaN or infinite. Computed once more, it shows
-    // where that begins; parameters and moments are those before it.
-    int stop_at_nonfinite(const StepResult& result) {
-        progress->clear();
-        std::string where;
-        int64_t position = state.position;
-        batches->seek(state.position);
-        each_batch([&](const int32_t* x, const int32_t* y, double scale) {
-            position = batches->position();
-            where = model->find_nonfinite(x, y, options.batch, options.seq, scale);
-            return where.empty();
-        });
-        if (!saved && !in_parameters(where)) save();
-        report();
-        complain(nonfinite_message(state.step + 1, result, where, position, options.seed, saved));
-        return 1;
-    }
-
-    void complain(const std::string& message) {
-        if (progress) progress->clear();
-        std::fflush(stdout);
-        say(message);
-    }
-
-    // What went wrong with writing the log: once, not with every line.
-    void tell_trouble() {
-        if (log->trouble() != told && !log->trouble().empty()) complain(log->trouble() + "; training goes on");
-        told = log->trouble();
-    }
-
-    // The newest checkpoint, or the options of a run that ended before its first.
-    void find_what_to_resume() {
-        std::vector<std::string> passed_over;
-        checkpoint = checkpoint_to_resume(options.out, passed_over).value_or("");
-        for (const std::string& reason : passed_over) complain(reason + "; going on from the one before");
-        const auto begun = checkpoint.empty() ? directory.read_options() : std::nullopt;
-        if (checkpoint.empty() && !begun)
-            throw InputError(options.out +
-                             ": no checkpoint to resume from; leave out --resume to begin a run there, or name the "
-                             "directory of an earlier one with --out");
-        if (!checkpoint.empty()) {
-            mend_latest(checkpoint);
-            state = read_trainer_state(checkpoint);
-        }
-        outliers = {state.losses, state.norms};
-        options.fill_from_json(begun ? *begun : state.options);
-    }
-
-    // Those that the checkpoint was made with.
-    Options saved_options() const {
-        Options before;
-        before.command = options.command, before.on_gpu = options.on_gpu;
-        before.fill_from_json(state.options);
-        return before;
-    }
-
-    // A run that goes on with other data is no longer the one that it was. Changed text has been told of.
-    void check_data() {
-        const int64_t before = std::exchange(state.data, fingerprint(data));
-        const bool told_of = data.train.remade || data.val.remade;
-        if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
-        complain(without_controls(options.data) + ": found other tokens, or in another order, than step " +
-                 std::to_string(state.step) + " was trained on, expected the same; going on with these");
-    }
-
-    void open_logs() {
-        if (options.resume && checkpoint.empty())  // it begins again
-            for (const char* name : {"/log.jsonl", "/samples.jsonl"}) std::filesystem::remove(options.out + name);
-        const int64_t step = checkpoint.empty() ? -1 : state.step;
-        log.emplace(options.out, step);
-        if (step >= 0) history.add_file(options.out + "/log.jsonl");
-        if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out, step);
-        for (const std::string& damage : {log->damage(), samples ? samples->damage() : ""})
-            if (!damage.empty()) complain(damage);
-    }
-
-    TokenizerSettings tokenizer_settings() const { return {.special_as_text = options.no_special_tokens}; }
-
-    // Opens the tokenizer too, as does given_model().
-    GPT2Config new_model() {
-        tokenizer = load_tokenizer(options.tokenizer, tokenizer_settings());
-        if (options.vocab == 0) options.vocab = tokenizer->vocab();
-        if (options.vocab < tokenizer->vocab())
-            bad_input(
-                "--vocab", "ids", std::to_string(options.vocab),
-                "at least the " + std::to_string(tokenizer->vocab()) + " tokens of --tokenizer " + tokenizer->name(),
-                "make it larger or leave it out");
-        return {.context = options.context,
-                .vocab = options.vocab,
-                .layers = options.layers,
-                .heads = options.heads,
-                .channels = options.channels};
-    }
-
-    // A checkpoint comes with its own tokenizer.
-    GPT2Config given_model(const std::string& start) {
-        const GPT2Config config = read_model_config(start);
-        tokenizer = tokenizer_for_model(checkpoint.empty() ? options.tokenizer : "", start, tokenizer_settings());
-        if (options.resume)
-            options.vocab = config.vocab;  // which older versions did not save
-        else
-            options.use_model(config, tokenizer->name());
-        if (const std::string doubt = tokenizer_doubt(options, *tokenizer, config); !doubt.empty()) complain(doubt);
-        return config;
-    }
-
-    void evaluate() {
-        progress->clear();
-        // The last word is on ten times as much, which is all of a small text.
-        const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
-        const double loss =
-            mean_loss(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&] { pause(); });
-        if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
-        note({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
-        state.evaluated = state.step;
-        saved = false;
-        std::printf("step %" PRId64 ": validation loss %.4f\n", state.step, loss);
-        std::fflush(stdout);
-        report();
-    }
-
-    // A sample continues end-of-text or, where the tokenizer has none, a line break. Where the tokenizer or the model
-    // has neither, the sample continues the first token of the validation data.
-    std::vector<int32_t> sample_start() const {
-        std::vector<int32_t> start;
-        if (tokenizer->end_of_text() >= 0)
-            start = {tokenizer->end_of_text()};
-        else if (tokenizer->reads_text())
-            start = tokenizer->encode("\n");
-        const bool known = std::ranges::all_of(start, [&](int32_t id) { return id < model->config.vocab; });
-        if (known && !start.empty()) return start;
-        std::vector<int32_t> x(static_cast<size_t>(options.seq)), y(x.size());
-        val->read(0, x.data(), y.data());
-        return {x[0]};
-    }
-
-    void sample() {
-        progress->clear();
-        std::string text;
-        generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()},
-                 static_cast<uint64_t>(options.seed + state.step), [&](int32_t id) {
-                     text += tokenizer->token(id);
-                     pause();
-                 });
-        samples->write({state.step, text});
-        state.sampled = state.step;
-        saved = false;
-        std::printf("--- sample after step %" PRId64 "\n%s\n---\n", state.step, text.c_str());
-        std::fflush(stdout);
-    }
-
-    std::vector<OptimizerBuffer> optimizer_buffers(const Model::HostState& host) const {
-        return {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
-    }
-
-    // Where that fails the checkpoints before are still there, and training goes on.
-    void save() {
-        progress->clear();
-        log->sync();
-        if (samples) samples->sync();
-        state.losses = outliers.losses, state.norms = outliers.norms;
-        state.last_applied = model->rounding->step;
-        try {
-            const Model::HostState host = model->download();
-            const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,
-                                                     optimizer_buffers(host), state, options.keep);
-            std::printf("saved %s\n", path.c_str());
-            std::fflush(stdout);
-            saved = true, save_failed = false;
-        } catch (const InputError& error) {
-            save_failed = true;
-            complain(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
-        } catch (const std::bad_alloc&) {  // for the copies of a GPU's memory
-            save_failed = true;
-            complain("out of memory; step " + std::to_string(state.step) + " is not saved");
-        }
-    }
-
-    // Whether it could be written.
-    bool report() {
-        try {
-            write_report(
-                options.out + "/report.html",
-                run_report(options, *model, *tokenizer, state, history.entries(),
-                           samples ? read_samples(options.out + "/samples.jsonl", 20) : std::vector<Sample>{}));
-            return true;
-        } catch (const InputError& error) {
-            complain(error.what());
-            return false;
-        }
-    }
-
-    Options options;
-    RunDirectory directory;
-    std::string checkpoint;  // that it goes on from, or ""
-    TrainerState state;
-    std::shared_ptr<const Tokenizer> tokenizer;
-    Datasets data;
-    std::optional<Batches> batches;
-    std::optional<WindowReader> val;
-    std::unique_ptr<Model> model;
-    std::optional<Log> log;
-    LogHistory history;
-    std::optional<SampleLog> samples;
-    Schedule schedule, muon_schedule;
-    std::string change_of_schedule;  // at --resume, to be told
-    std::optional<Progress> progress;
-    Outliers outliers;
-    double started = 0;         // the clock when training began, had it never been interrupted
-    bool saved = true;          // is `state` on the disk?
-    bool save_failed = false;   // the last time
-    bool check_failed = false;  // an evaluation or a sample met NaN or infinity
-    std::string told;           // of the log's trouble
-};
-
-// Returns the exit status.
-int run(const Options& options) {
+int run_command(const Options& options) {
     choose_threads(options.threads);
-    if (options.command == "train") return Training(options).run();
+    if (options.command == "train") return train(options);
     if (options.command == "generate") run_generate(options);
     if (options.command == "eval") run_eval(options);
     if (options.command == "convert") convert_model(options.in_path, options.out_path, options.bf16);
@@ -440,38 +55,11 @@ int run(const Options& options) {
     return 0;
 }
 
-int refuse(const InputError& error) {
-    say(error.what());
-    return 2;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
     limit_spinning();
     occupy_standard_streams();
     explain_bus_errors(program_name());
-    try {
-        int status = 0;
-        try {
-            status = run(parse_options(argc, argv, on_gpu()));
-        } catch (const HelpRequest& help) {
-            std::fputs(help.text.c_str(), stdout);
-        } catch (const VersionRequest&) {
-            std::fputs(version_text().c_str(), stdout);
-        }
-        if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
-        throw InputError(
-            "standard output: found that not all of it could be written, expected so; check the disc that it goes to");
-    } catch (const InputError& error) {
-        return refuse(error);
-    } catch (const std::filesystem::filesystem_error& error) {
-        return refuse(InputError(error.path1().string() + ": found " + error.code().message() +
-                                 ", expected a path that can be used; check it and the disc"));
-    } catch (const std::bad_alloc&) {
-        return refuse(InputError("out of memory; make the model, --batch or --seq smaller"));
-    } catch (const std::exception& fault) {  // of the device, or a failed check
-        say(fault.what());
-        return 1;
-    }
+    return exit_status([&] { return run_command(parse_options(argc, argv, on_gpu())); });
 }

@@ -2,11 +2,12 @@
 #include <cstdlib>
 
 #include "layers/layers.cuh"
-#include "layers/peak.cuh"
+#include "device/cuda/peak.cuh"
 
 #include "program/device_model.h"
 #include "gpt2.h"
-#include "io/error.h"
+#include "gpt2_nonfinite.h"
+#include "io/file/error.h"
 #include "program/memory_plan.h"
 
 namespace {
@@ -104,6 +105,12 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
     });
 }
 
+std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {
+    if (auto* const in_fp32 = dynamic_cast<GPT2<Cuda, float>*>(&model))
+        return first_nonfinite(*in_fp32, x, y, B, T, scale);
+    return first_nonfinite(dynamic_cast<GPT2<Cuda, bf16>&>(model), x, y, B, T, scale);
+}
+
 double measured_peak_flops(const Options& options) {
     Cuda dev = device_for(options, Keep::training);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
@@ -131,11 +138,7 @@ std::string device_features() {
 #else
     const std::string cuda = "CUDA emulated on the CPU";
 #endif
-#ifdef USE_CUDNN
-    return "NVIDIA GPU; " + cuda + ", cuDNN; parameters in fp32 and bf16";
-#else
     return "NVIDIA GPU; " + cuda + "; parameters in fp32 and bf16";
-#endif
 }
 
 std::string device_name(const Options&) { return chip(); }

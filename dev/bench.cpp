@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "dev/bench_rows.h"
-#include "layers/openmp_spin.h"
+#include "device/cpu/openmp_spin.h"
 #include "program/threads.h"
 
 namespace {

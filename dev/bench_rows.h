@@ -6,7 +6,7 @@
 
 #include "dev/bench_table.h"
 #include "gpt2_init.h"
-#include "layers/device.h"
+#include "device/device.h"
 
 void layer_rows(BenchTable& table);  // each layer, forward and backward
 void step_rows(BenchTable& table);   // whole training steps

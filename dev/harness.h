@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "layers/peak_cpu.h"
+#include "device/cpu/peak.h"
 
 // Seconds a call, over as many as take `at_least`. The first call wakes the threads and brings what it reads into the
 // caches: it counts only where it takes so long that this makes no difference.

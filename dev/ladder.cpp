@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "gpt2_init.h"
-#include "io/error.h"
+#include "io/file/error.h"
 #include "program/memory_plan.h"
 
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "dev/harness.h"
-#include "layers/device.h"
+#include "device/device.h"
 
 struct Dimension {
     const char* name;

@@ -5,11 +5,11 @@
 #include <map>
 
 #include "dev/ladder.h"
-#include "layers/cuda_common.cuh"
+#include "device/cuda/common.cuh"
 
 #ifdef __CUDACC__
 constexpr bool on_gpu = true;
-// z = z² + c in 8 chains a thread, as on the CPU (layers/peak_cpu.h).
+// z = z² + c in 8 chains a thread, as on the CPU (device/cpu/peak.h).
 constexpr int fma_chains = 8, fma_rounds = 4096;
 static __global__ void fma_kernel(float* out) {
     float z[fma_chains];

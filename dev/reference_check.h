@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gpt2.h"
-#include "io/error.h"
-#include "io/llmc_files.h"
-#include "io/safetensors.h"
+#include "io/file/error.h"
+#include "io/model/llmc_files.h"
+#include "io/model/safetensors.h"
 
 // Counts comparisons, and prints one line each.
 struct Check {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "layers/adamw.h"
-#include "layers/cuda_common.cuh"
-#include "layers/step_status.h"
+#include "device/cuda/common.cuh"
+#include "device/update.h"
 
 struct alignas(16) AdamWFactors {  // what is the same for all parameters of a call
     float lr, beta1, beta2, eps, keep, correction1, correction2;

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "layers/device.h"
+#include "device/device.h"
 
 struct AdamW {
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;

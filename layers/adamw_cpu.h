@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/adamw.h"
-#include "layers/simd.h"
+#include "device/cpu/simd.h"
 
 // m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²,  g = grad_scale * grad
 // param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)

@@ -2,17 +2,9 @@
 #pragma once
 
 #include "layers/attention.h"
-#include "layers/attention_backward.cuh"
-#include "layers/attention_forward.cuh"
-#include "layers/attention_plain.cuh"
-
-// make USE_CUDNN=1: to compare
-#ifdef USE_CUDNN
-#include "layers/attention_cudnn.cuh"
-namespace attention_bf16 = attention_cudnn;
-#else
-namespace attention_bf16 = attention_mma;
-#endif
+#include "layers/attention/backward.cuh"
+#include "layers/attention/forward.cuh"
+#include "layers/attention/plain.cuh"
 
 // score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
 // out (B,T,C) = sum over keys of e^(score - logsumexp) * v
@@ -22,7 +14,7 @@ void attention_forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_
     const Timed timed(dev, "attention_forward", 2 * product(B, seq, seq + 1, C), 4 * product(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
     if constexpr (std::is_same_v<T, bf16>)
-        if (attention_bf16::forward(dev, out, logsumexp, qkv, B, seq, C, NH)) return;
+        if (attention_mma::forward(dev, out, logsumexp, qkv, B, seq, C, NH)) return;
     attention_plain::forward(dev, out, logsumexp, qkv, B, seq, C, NH);
 }
 
@@ -35,6 +27,6 @@ void attention_backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T
     const Timed timed(dev, "attention_backward", 5 * product(B, seq, seq + 1, C), 8 * product(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
     if constexpr (std::is_same_v<T, bf16>)
-        if (attention_bf16::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH)) return;
+        if (attention_mma::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH)) return;
     attention_plain::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH);
 }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "layers/device.h"
+#include "device/device.h"
 
 // score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
 // out (B,T,C) = sum over keys of e^(score - logsumexp) * v

@@ -22,7 +22,7 @@
 #include <limits>
 #include <numbers>
 
-#include "layers/multiply_cpu.h"
+#include "device/cpu/gemm/multiply.h"
 
 namespace {
 

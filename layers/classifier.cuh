@@ -4,7 +4,7 @@
 #pragma once
 
 #include "layers/classifier.h"
-#include "layers/cublas.cuh"
+#include "device/cuda/cublaslt.cuh"
 
 // weight has Vp rows, those of the padding finite. All Vp columns of logits are made, so that their rows are aligned
 // for the widest accesses and for cuBLASLt.

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "layers/device.h"
+#include "device/device.h"
 
 // logits (V) = inp (C) · weightᵀ, of one row
 template <class T>

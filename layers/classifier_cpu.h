@@ -2,8 +2,8 @@
 #pragma once
 
 #include "layers/classifier.h"
-#include "layers/multiply_cpu.h"
-#include "layers/simd.h"
+#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/simd.h"
 
 namespace classifier {
 

@@ -13,7 +13,7 @@
 // where all tokens are the same, 1/32 of dout in fp32, written and read, besides.
 #pragma once
 
-#include "layers/cuda_common.cuh"
+#include "device/cuda/common.cuh"
 #include "layers/embedding.h"
 
 // A warp for each row, V values a thread. Block (32, rows).

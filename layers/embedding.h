@@ -1,7 +1,7 @@
 // Token and position embedding.
 #pragma once
 
-#include "layers/device.h"
+#include "device/device.h"
 
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]        wte (Vp,C), wpe (maxT,C), tokens (B,T)
 template <class T>

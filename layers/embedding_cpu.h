@@ -2,8 +2,8 @@
 #pragma once
 
 #include "layers/embedding.h"
-#include "layers/gemm_cpu.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/gemm/gemm.h"
+#include "device/cpu/rows.h"
 
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const float* wte, const float* wpe,

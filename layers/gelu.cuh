@@ -1,7 +1,7 @@
 // GELU on the Cuda device. T is how tensors are stored, float or bf16; all is computed in fp32.
 #pragma once
 
-#include "layers/cuda_common.cuh"
+#include "device/cuda/common.cuh"
 #include "layers/gelu.h"
 
 // 1 + tanh(u) = 2 / (1 + e^-2u)

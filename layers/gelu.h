@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "layers/device.h"
+#include "device/device.h"
 
 constexpr double gelu_scale = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double gelu_cubic = 0.044715;

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "layers/gelu.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 struct GeluParts {
     simd::vfloat value, derivative;

@@ -2,8 +2,8 @@
 // in device memory. Sums are in double, of a shape that n and alignment alone decide: the same bits on every GPU.
 #pragma once
 
-#include "layers/cuda_common.cuh"
-#include "layers/step_status.h"
+#include "device/cuda/common.cuh"
+#include "device/update.h"
 
 constexpr int norm_threads = 512, most_norm_blocks = 1024;
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/device.h"
-#include "layers/step_status.h"
+#include "device/device.h"
+#include "device/update.h"
 
 template <class T>
 double global_norm_squared(Reference<T>&, const T* x, int64_t n) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/global_norm.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 namespace global_norm {
 

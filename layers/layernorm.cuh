@@ -3,7 +3,7 @@
 // fp32.
 #pragma once
 
-#include "layers/cuda_common.cuh"
+#include "device/cuda/common.cuh"
 #include "layers/layernorm.h"
 
 // A row is spread over WARPS warps. A thread takes V values next to each other at once, the next V after those of all

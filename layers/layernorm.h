@@ -5,7 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "layers/device.h"
+#include "device/device.h"
 #include "layers/normalized_shape.h"
 
 // On every device S is how tensors are stored (float, double, bf16) and A what is computed in: Reference<A>'s scalar,

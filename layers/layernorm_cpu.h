@@ -3,7 +3,7 @@
 
 #include "layers/layernorm.h"
 #include "layers/norm_backward_cpu.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 namespace layernorm_cpu {
 

@@ -10,6 +10,6 @@
 #include "layers/layernorm.cuh"
 #include "layers/matmul.cuh"
 #include "layers/muon.cuh"
-#include "layers/rounding.cuh"
-#include "layers/step.cuh"
+#include "device/cuda/rounding.cuh"
+#include "device/cuda/step.cuh"
 #include "layers/step_settings.cuh"

@@ -1,9 +1,9 @@
-// Linear layers on the Cuda device, by cuBLASLt (layers/cublas.cuh). T is how tensors are stored, float or bf16;
+// Linear layers on the Cuda device, by cuBLASLt (device/cuda/cublaslt.cuh). T is how tensors are stored, float or bf16;
 // gradients of parameters are floats. What cuBLASLt cannot fuse into a product, as its rows are not aligned for it, is
 // done by kernels after it; in bf16 the product is then rounded once more.
 #pragma once
 
-#include "layers/cublas.cuh"
+#include "device/cuda/cublaslt.cuh"
 #include "layers/gelu.cuh"
 #include "layers/matmul.h"
 

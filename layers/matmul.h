@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "layers/device.h"
+#include "device/device.h"
 #include "layers/gelu.h"
 
 // out = inp · weightᵀ + bias

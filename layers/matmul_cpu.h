@@ -3,7 +3,7 @@
 
 #include "layers/gelu_cpu.h"
 #include "layers/matmul.h"
-#include "layers/multiply_cpu.h"
+#include "device/cpu/gemm/multiply.h"
 
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,

@@ -2,7 +2,7 @@
 // dev.bf16_products says so, as torch.optim.Muon's. Matrices are taken one by one.
 #pragma once
 
-#include "layers/cublas.cuh"
+#include "device/cuda/cublaslt.cuh"
 #include "layers/global_norm.cuh"
 #include "layers/muon.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "layers/device.h"
+#include "device/device.h"
 
 struct Muon {
     double lr = 0.02, momentum = 0.95, weight_decay = 0;

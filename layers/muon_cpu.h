@@ -13,9 +13,9 @@
 #include <numeric>
 #include <vector>
 
-#include "layers/multiply_cpu.h"
+#include "device/cpu/gemm/multiply.h"
 #include "layers/muon.h"
-#include "layers/simd.h"
+#include "device/cpu/simd.h"
 
 namespace muon {
 

@@ -1,7 +1,7 @@
 // The backward pass that LayerNorm and RMSNorm share on the Cpu.
 #pragma once
 
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 namespace norm_cpu {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "layers/device.h"
+#include "device/device.h"
 #include "layers/normalized_shape.h"
 
 // norm = inp * rrms,  rrms = 1 / sqrt(mean(inp²) + eps)

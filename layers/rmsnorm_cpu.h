@@ -3,7 +3,7 @@
 
 #include "layers/norm_backward_cpu.h"
 #include "layers/rmsnorm.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 namespace rmsnorm_cpu {
 

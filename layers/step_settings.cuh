@@ -4,8 +4,8 @@
 
 #include "layers/adamw.cuh"
 #include "layers/muon.cuh"
-#include "layers/rounding.cuh"
-#include "layers/step.cuh"
+#include "device/cuda/rounding.cuh"
+#include "device/cuda/step.cuh"
 #include "layers/step_settings.h"
 
 struct CudaSettings {

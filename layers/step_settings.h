@@ -5,18 +5,11 @@
 
 #include "layers/adamw.h"
 #include "layers/muon.h"
-#include "layers/step_status.h"
+#include "device/update.h"
 
 struct Optimizer {
     AdamW adamw{};
     std::optional<Muon> muon{};
-};
-
-// How a device that stores parameters in bf16 rounds them from fp32: by random numbers of their own for each seed, step
-// and place.
-struct Rounding {
-    uint64_t seed;
-    int64_t step;  // the last whose update was applied
 };
 
 struct StepSettings {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gpt2_model.h"
-#include "io/dataset.h"
+#include "io/data/batch_sampler.h"
 
 class Batches {
 public:

@@ -1,7 +1,7 @@
-// The commands that do not train (convert and info: io/convert.h, io/info.cpp). They throw InputError.
+// The commands that do not train (convert and info: program/convert.h, program/info.cpp). They throw InputError.
 #pragma once
 
-#include "io/options.h"
+#include "program/options.h"
 
 void run_generate(const Options& options);
 void run_eval(const Options& options);

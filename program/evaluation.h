@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpt2_model.h"
-#include "io/dataset.h"
-#include "io/error.h"
+#include "io/data/batch_sampler.h"
+#include "io/file/error.h"
 
 // Over some windows of it, `batch` windows of equal length at a time; `between` is called before each batch. Throws
 // CheckFailed where it is not a number.

@@ -13,8 +13,8 @@
 
 #include "program/control_group.h"
 #include "gpt2_tensors.h"
-#include "io/error.h"
-#include "io/platform.h"
+#include "io/file/error.h"
+#include "device/platform.h"
 
 inline std::string mebibytes(int64_t bytes) {
     char text[32];

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layers/step_status.h"
+#include "device/update.h"
 
 class Outliers {
 public:

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "layers/profile.h"
+#include "device/profile.h"
 
 // A row for each layer function: time a step, its share, and its rate beside the device's peak. Rows and "all else"
 // (drawing batches, the sum of the losses) add up to the steps' time.

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "program/device_model.h"
-#include "io/dataset.h"
-#include "io/tokenizer.h"
-#include "layers/step_status.h"
+#include "io/data/dataset.h"
+#include "io/text/tokenizer.h"
+#include "device/update.h"
 #include "program/outliers.h"
 #include "program/schedule.h"
 
@@ -85,7 +85,7 @@ inline void print_stopped(const char* signal, int64_t step, const std::string& o
                 program_name().c_str(), shell_word(out).c_str());
 }
 
-// `where` is Model::find_nonfinite's.
+// `where` is find_nonfinite's (program/device_model.h).
 inline bool in_parameters(const std::string& where) { return where.starts_with("parameter"); }
 
 inline std::string nonfinite_message(int64_t step, const StepResult& result, const std::string& where, int64_t position,

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "gpt2_model.h"
-#include "io/checkpoint.h"
-#include "io/log.h"
-#include "io/options.h"
-#include "io/report.h"
+#include "io/model/checkpoint.h"
+#include "program/log.h"
+#include "program/options.h"
+#include "program/report.h"
 
 inline Report run_report(const Options& options, const Model& model, const Tokenizer& tokenizer,
                          const TrainerState& state, std::vector<LogEntry> log, std::vector<Sample> samples) {

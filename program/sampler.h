@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gpt2_model.h"
-#include "io/error.h"
+#include "io/file/error.h"
 
 struct Sampling {
     double temperature = 0.8;  // 0: always the likeliest token

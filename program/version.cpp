@@ -1,7 +1,7 @@
 #include "program/version.h"
 
-#include "layers/openmp_spin.h"
-#include "layers/simd.h"
+#include "device/cpu/openmp_spin.h"
+#include "device/cpu/simd.h"
 #include "program/device_model.h"
 #include "program/threads.h"
 

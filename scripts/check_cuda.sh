@@ -52,10 +52,10 @@ report() { # log
 check "what the model's test stands on" make objects CXX=g++
 # All at once, as far as there are cores: two for each.
 names=() sources=()
-for source in dev/test/cuda_*_test.cpp dev/*_cuda/ladder.cpp; do
-    name=$(basename "$source" .cpp)
+for source in dev/test/cuda/*_test.cpp dev/*_cuda/ladder.cpp; do
+    name=cuda_$(basename "$source" .cpp)
     [[ $name = cuda_broken* || $name = cuda_emulator* || $name = cuda_cublaslt* ]] && continue # of the emulator itself
-    [ "$name" != ladder ] || name=ladder_$(basename "$(dirname "$source")")
+    [ "$name" != cuda_ladder ] || name=ladder_$(basename "$(dirname "$source")")
     if [ -z "$gpu$ALL" ] && [[ $name != cuda_model_test && $name != cuda_layernorm_test ]]; then
         skipped=$((skipped + 1))
         echo "skip $name: no GPU here to run it on; ALL=1 compiles it"
@@ -82,7 +82,8 @@ for name in "${names[@]}"; do
     tr -d "'" <"$out/log" | c++filt >"$out/$name.log"
     check "$name: nothing in local memory" report "$out/$name.log"
     tail -n 1 "$out/log"
-    check "$name links" "$nvcc" "$out/$name.o" build/native/io/*.o build/native/layers/*.o \
+    check "$name links" "$nvcc" "$out/$name.o" build/native/io/*/*.o build/native/layers/*.o \
+        build/native/device/cpu/*.o build/native/device/cpu/gemm/*.o \
         -lgtest_main -lgtest -lgomp -lpcre2-8 -lz -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" timeout 600 "$out/$name"

@@ -101,13 +101,12 @@ part_ladders() {
 }
 
 declare -A speed # tokens/s by batch size
-program=./train_gpt2cu with=
 step() { # batch, options
-    local batch=$1 what="124M B=$1 T=1024${with:+ with $with}" summary
+    local batch=$1 what="124M B=$1 T=1024" summary
     shift
     [ $# = 0 ] || what+=" $*"
     rm -rf "$data/out"
-    check "$what" timeout 300 "$program" --model d12 --tokenizer gpt2 --data "$data/text.bin" --out "$data/out" \
+    check "$what" timeout 300 ./train_gpt2cu --model d12 --tokenizer gpt2 --data "$data/text.bin" --out "$data/out" \
         --batch "$batch" --seq 1024 --steps 30 --eval-every 0 --sample-every 0 --save-every 0 "$@" || return
     summary=$(python3 - "$data/out/log.jsonl" "$log" <<'PYTHON'
 import json, re, statistics, sys
@@ -179,12 +178,6 @@ part_steps() {
     step 64 --recompute block
     step 16 --dtype fp32
     step 16 --dtype fp32 --matmul tf32
-    local cudnn=build/native/train_gpt2cu_cudnn
-    if [ -x $cudnn ]; then
-        program=$cudnn with="cuDNN's attention" step 64
-    else
-        skip "steps with cuDNN's attention" 'make train_gpt2cu USE_CUDNN=1 builds them (dev/README.md)'
-    fi
     echo "measured: $results"
 }
 

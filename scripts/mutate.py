@@ -51,44 +51,44 @@ class Run:
         return tuple(f'{BUILD}/{unit}.o' for unit in self.units) + own
 
 
-GEMM = ('layers/multiply_cpu',)
+GEMM = ('device/cpu/gemm/multiply',)
 ATTENTION = ('layers/attention_cpu',)
 SLOW_MATMUL = 'Matmul.ManyBlocks:Matmul.BitsDoNot*:*PastTheCaches*:*MakesItsInputAgain*'
-MULTIPLY = [Run('layer_matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
-            Run('matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
-            Run('layer_attention_test', '*', ATTENTION, alone=True),
-            Run('layer_matmul_test', SLOW_MATMUL, GEMM, alone=True)]
-READING = ('io/checkpoint_reading',)
+MULTIPLY = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
+            Run('device/matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
+            Run('layers/attention_test', '*', ATTENTION, alone=True),
+            Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
+READING = ('io/model/checkpoint_reading',)
 
 # Of each source: how many mutants, and the tests that should notice them, the cheapest first.
 TABLE = {
-    'layers/gemm_cpu.h': (24, MULTIPLY + [
-        Run('layer_matmul_test', '-' + SLOW_MATMUL),
-        Run('matmul_bf16_test', '*Kernels*')]),  # which calls some of it itself
-    'layers/multiply_cpu.cpp': (16, [MULTIPLY[i] for i in (0, 1, 3)]),
-    'layers/matmul_cpu.h': (10, [Run('layer_matmul_test', '-' + SLOW_MATMUL),
-                                Run('layer_matmul_test', '*PastTheCaches*:*MakesItsInputAgain*')]),
-    'layers/attention_cpu.cpp': (32, [Run('layer_attention_test', '*', ATTENTION, alone=True)]),
-    'layers/layernorm_cpu.h': (14, [Run('layer_layernorm_test'), Run('layer_layernorm_properties_test')]),
-    'layers/rmsnorm_cpu.h': (10, [Run('layer_rmsnorm_test')]),
-    'layers/norm_backward_cpu.h': (12, [Run('layer_rmsnorm_test'), Run('layer_layernorm_test')]),
-    'layers/rows_cpu.h': (18, [Run('layer_global_norm_test'), Run('layer_rmsnorm_test'), Run('layer_layernorm_test'),
-                               Run('layer_layernorm_properties_test')]),
-    'layers/muon_cpu.h': (14, [Run('layer_muon_test')]),
-    'layers/adamw_cpu.h': (8, [Run('layer_adamw_test')]),
-    'layers/classifier_cpu.h': (12, [Run('layer_classifier_test')]),
-    'layers/gelu_cpu.h': (8, [Run('layer_gelu_test')]),
-    'layers/global_norm_cpu.h': (5, [Run('layer_global_norm_test')]),
-    'layers/embedding_cpu.h': (8, [Run('layer_embedding_test')]),
-    'gpt2.h': (14, [Run('model_test'), Run('cuda_model_test', '*HostsCopies*:*Resumed*')]),
-    'io/batch_sampler.cpp': (14, [Run('dataset_test', '-*FourGigabytes*:*Text*', ('io/batch_sampler',), alone=True),
-                                  Run('training_test', 'Batches*', ('io/batch_sampler',), alone=True)]),
-    'io/checkpoint_reading.cpp': (14, [Run('checkpoint_test', '-*SurviveBeingKilled*:*FlippedBit*', READING, alone=True),
-                                       Run('checkpoint_verify_test', '*', READING, alone=True)]),
-    'program/schedule.h': (8, [Run('training_test', 'Schedules*')]),
-    'program/outliers.h': (6, [Run('training_test', 'Outliers*')]),
-    'layers/layernorm.cuh': (4, [Run('cuda_layernorm_test', '-*WithoutEach*')]),
-    'layers/attention_plain.cuh': (2, [Run('cuda_attention_test', '-*TheSameBits*')]),
+    'device/cpu/gemm/gemm.h': (24, MULTIPLY + [
+        Run('layers/matmul_test', '-' + SLOW_MATMUL),
+        Run('device/matmul_bf16_test', '*Kernels*')]),  # which calls some of it itself
+    'device/cpu/gemm/multiply.cpp': (16, [MULTIPLY[i] for i in (0, 1, 3)]),
+    'layers/matmul_cpu.h': (10, [Run('layers/matmul_test', '-' + SLOW_MATMUL),
+                                Run('layers/matmul_test', '*PastTheCaches*:*MakesItsInputAgain*')]),
+    'layers/attention_cpu.cpp': (32, [Run('layers/attention_test', '*', ATTENTION, alone=True)]),
+    'layers/layernorm_cpu.h': (14, [Run('layers/layernorm_test'), Run('layers/layernorm_properties_test')]),
+    'layers/rmsnorm_cpu.h': (10, [Run('layers/rmsnorm_test')]),
+    'layers/norm_backward_cpu.h': (12, [Run('layers/rmsnorm_test'), Run('layers/layernorm_test')]),
+    'device/cpu/rows.h': (18, [Run('layers/global_norm_test'), Run('layers/rmsnorm_test'), Run('layers/layernorm_test'),
+                               Run('layers/layernorm_properties_test')]),
+    'layers/muon_cpu.h': (14, [Run('layers/muon_test')]),
+    'layers/adamw_cpu.h': (8, [Run('layers/adamw_test')]),
+    'layers/classifier_cpu.h': (12, [Run('layers/classifier_test')]),
+    'layers/gelu_cpu.h': (8, [Run('layers/gelu_test')]),
+    'layers/global_norm_cpu.h': (5, [Run('layers/global_norm_test')]),
+    'layers/embedding_cpu.h': (8, [Run('layers/embedding_test')]),
+    'gpt2.h': (14, [Run('model/model_test'), Run('cuda/model_test', '*HostsCopies*:*Resumed*')]),
+    'io/data/batch_sampler.cpp': (14, [Run('io/dataset_test', '-*FourGigabytes*:*Text*', ('io/data/batch_sampler',), alone=True),
+                                  Run('program/training_test', 'Batches*', ('io/data/batch_sampler',), alone=True)]),
+    'io/model/checkpoint_reading.cpp': (14, [Run('io/checkpoint_test', '-*SurviveBeingKilled*:*FlippedBit*', READING, alone=True),
+                                       Run('io/checkpoint_verify_test', '*', READING, alone=True)]),
+    'program/schedule.h': (8, [Run('program/training_test', 'Schedules*')]),
+    'program/outliers.h': (6, [Run('program/training_test', 'Outliers*')]),
+    'layers/layernorm.cuh': (4, [Run('cuda/layernorm_test', '-*WithoutEach*')]),
+    'layers/attention/plain.cuh': (2, [Run('cuda/attention_test', '-*TheSameBits*')]),
 }
 
 # Statements that only affect speed, and those without any effect of their own.
@@ -233,7 +233,7 @@ class Tree:
 
     def build(self, run):
         """The test of `run` with its objects rebuilt from what the sources are now."""
-        flags = [] if run.test.startswith('cuda_') else ['OPT=']  # the emulator needs its own
+        flags = [] if run.test.startswith('cuda/') else ['OPT=']  # the emulator needs its own
         return self.make(FLAGS + f' -include {self.common}', [*flags, f'{BUILD}/test/{run.test}'], run.objects)
 
     def test(self, run, cpu_limit=0):

@@ -8,7 +8,7 @@
 # as many at once. Nothing runs beside the others: threads that wait at a barrier for one without a core take far longer.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # as the program has it (layers/openmp_spin.h)
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # as the program has it (device/cpu/openmp_spin.h)
 
 work=$(mktemp -d)
 : >"$work/counts"

@@ -3,7 +3,7 @@
 #include "dev/attention_cuda/rungs.cuh"
 #include "dev/ladder_cuda.h"
 #ifdef CUDNN_RUNG  // make -C dev attention_cuda USE_CUDNN=1
-#include "layers/attention_cudnn.cuh"
+#include "dev/attention_cuda/cudnn.cuh"
 #endif
 
 const Kernel kernel{"attention_cuda",
@@ -76,12 +76,12 @@ void climb(Ladder& ladder) {
     const auto convert_out = [&dev, &y, to = cuda.memory(out16), n] { rungs::convert(dev, to, y.out.get(), n); };
 #ifdef CUDNN_RUNG
     ladder.rung("cudnn", "NVIDIA's", [&, x, lse = cuda.memory(logsumexp16)] {
-        if (!attention_cudnn::try_forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH))
+        if (!attention_cudnn::forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH))
             throw std::runtime_error("cuDNN has none for this shape");
         convert_out();
     });
 #endif
-    ladder.rung("production", "tensor cores: layers/attention_forward.cuh", [&, x, lse = cuda.memory(logsumexp16)] {
+    ladder.rung("production", "tensor cores: layers/attention/forward.cuh", [&, x, lse = cuda.memory(logsumexp16)] {
         attention_forward(dev, y.out.get(), lse, y.qkv.get(), x.B, x.T, x.C(), x.NH);
         convert_out();
     });
@@ -103,13 +103,13 @@ void climb(Ladder& ladder) {
 #ifdef CUDNN_RUNG
     ladder.rung("cudnn", "NVIDIA's", [&, x, to = cuda.memory(dqkv16)] {
         rungs::convert(dev, y.out.get(), x.out, n);
-        if (!attention_cudnn::try_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B,
-                                           x.T, x.C(), x.NH))
+        if (!attention_cudnn::backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B, x.T,
+                                       x.C(), x.NH))
             throw std::runtime_error("cuDNN has none for this shape");
         rungs::convert(dev, to, y.dqkv.get(), 3 * n);
     });
 #endif
-    ladder.rung("production", "tensor cores: layers/attention_backward.cuh", [&, x, to = cuda.memory(dqkv16)] {
+    ladder.rung("production", "tensor cores: layers/attention/backward.cuh", [&, x, to = cuda.memory(dqkv16)] {
         rungs::convert(dev, y.out.get(), x.out, n);  // forward left its own there
         attention_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B, x.T, x.C(),
                            x.NH);

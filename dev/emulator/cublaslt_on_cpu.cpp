@@ -8,7 +8,7 @@
 
 #include "dev/emulator/access.h"
 #include "dev/emulator/memory.h"
-#include "layers/bf16.h"
+#include "device/bf16.h"
 #include "layers/gelu.h"
 
 struct cublasLtContext {};

@@ -1,5 +1,5 @@
-// cuBLASLt for the emulator: the names of <cublasLt.h> that layers/cublas.cuh uses, with their values, and matrix
-// products on the CPU that mean what NVIDIA documents (cuBLAS, "Using the cuBLASLt API"):
+// cuBLASLt for the emulator: the names of <cublasLt.h> that device/cuda/cublaslt.cuh uses, with their values, and
+// matrix products on the CPU that mean what NVIDIA documents (cuBLAS, "Using the cuBLASLt API"):
 //   D (m,n) = epilogue(alpha * op(A) (m,k) · op(B) (k,n) + beta * C), column by column: element (i,j) at i + j * ld
 // Arguments that cuBLASLt does not take give its status. What it would not notice throws emulator::Error: operands
 // outside of device memory, or that nothing has written; an address less aligned than the algorithm was chosen for.

@@ -1,6 +1,6 @@
 // CUDA for g++: what a .cuh finds in place of the CUDA Toolkit, so that its kernels run on a machine without a GPU, and
 // tell more about their mistakes than a GPU does. Kernels are plain CUDA but for LAUNCH and DYN_SHARED
-// (layers/cuda_common.cuh). How it works:
+// (device/cuda/common.cuh). How it works:
 //   fiber.h    each thread of a block is a fiber; they run in a shuffled order, from one synchronisation to the next
 //   block.h    a grid, its blocks, barriers, what the lanes of a warp do together, and how a launch fails
 //   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN

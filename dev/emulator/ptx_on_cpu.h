@@ -1,5 +1,5 @@
-// The PTX instructions of layers/mma.cuh on the CPU, by the layouts that NVIDIA's PTX ISA documents. With g = lane / 4
-// and t = lane % 4, a lane holds, lower half of a register first:
+// The PTX instructions of device/cuda/mma.cuh on the CPU, by the layouts that NVIDIA's PTX ISA documents. With g = lane
+// / 4 and t = lane % 4, a lane holds, lower half of a register first:
 //   mma.m16n8k16, .bf16 ("Matrix Fragments for mma.m16n8k16 with floating point type", 9.7.14.5.8 in PTX ISA 9)
 //     a[i]  row g + 8 * (i % 2), columns 2t + 8 * (i / 2) and the next
 //     b[i]  rows 2t + 8i and the next, column g

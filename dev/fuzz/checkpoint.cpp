@@ -1,7 +1,7 @@
 // A whole checkpoint directory. An input is changes to a valid one, divided as split_files does: a byte that chooses
 // the file, one that says what is done to it, and what the change needs. Sums in trainer_state.json and a safetensors
 // file's header length are put right, so that mutations get past them.
-#include "io/checkpoint.h"
+#include "io/model/checkpoint.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,11 +11,11 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/crc32.h"
-#include "io/error.h"
-#include "io/hugging_face.h"
-#include "io/json.h"
-#include "io/safetensors.h"
+#include "io/file/crc32.h"
+#include "io/file/error.h"
+#include "io/model/hugging_face.h"
+#include "io/file/json.h"
+#include "io/model/safetensors.h"
 
 namespace {
 

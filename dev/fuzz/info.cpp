@@ -3,7 +3,7 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/convert.h"
+#include "program/info.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
-// io/json.h: what every JSON file passes through first.
-#include "io/json.h"
+// io/file/json.h: what every JSON file passes through first.
+#include "io/file/json.h"
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"

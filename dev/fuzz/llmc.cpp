@@ -5,11 +5,11 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/dataset.h"
-#include "io/error.h"
-#include "io/llmc_files.h"
-#include "io/tokenizer.h"
-#include "io/tokenizer_files.h"
+#include "io/data/batch_sampler.h"
+#include "io/file/error.h"
+#include "io/model/llmc_files.h"
+#include "io/text/tokenizer.h"
+#include "io/text/tokenizer_files.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "io/error.h"
-#include "io/file.h"
+#include "io/file/error.h"
+#include "io/file/file.h"
 
 namespace {
 

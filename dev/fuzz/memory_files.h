@@ -1,6 +1,6 @@
-// io/file.h's files kept in memory, linked in io/file.cpp's place: an execution costs no system call, and each file
-// is an allocation of its own exact size, so that AddressSanitizer sees the first byte read beyond its end; with
-// GUARD_PAGES it ends at a page that faults.
+// io/file/file.h's files kept in memory, linked in io/file/file.cpp's place: an execution costs no system call, and
+// each file is an allocation of its own exact size, so that AddressSanitizer sees the first byte read beyond its end;
+// with GUARD_PAGES it ends at a page that faults.
 #pragma once
 
 #include <string>

@@ -4,17 +4,17 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/checkpoint.h"
-#include "io/convert.h"
-#include "io/dataset.h"
-#include "io/error.h"
-#include "io/hugging_face.h"
-#include "io/json.h"
-#include "io/log.h"
-#include "io/options.h"
-#include "io/safetensors.h"
-#include "io/text_cache.h"
-#include "io/text_file.h"
+#include "io/model/checkpoint.h"
+#include "program/info.h"
+#include "io/data/dataset.h"
+#include "io/file/error.h"
+#include "io/model/hugging_face.h"
+#include "io/file/json.h"
+#include "program/log.h"
+#include "program/options.h"
+#include "io/model/safetensors.h"
+#include "io/data/text_cache.h"
+#include "io/text/text_file.h"
 
 namespace {
 

@@ -1,14 +1,14 @@
-// io/safetensors.h. An input's first byte says whether its header's length is put right, so that mutations of the JSON
-// get past it.
-#include "io/safetensors.h"
+// io/model/safetensors.h. An input's first byte says whether its header's length is put right, so that mutations of the
+// JSON get past it.
+#include "io/model/safetensors.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/error.h"
-#include "io/json.h"
+#include "io/file/error.h"
+#include "io/file/json.h"
 
 namespace {
 

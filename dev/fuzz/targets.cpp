@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "dev/fuzz/memory_files.h"
-#include "io/error.h"
+#include "io/file/error.h"
 
 const std::vector<const FuzzTarget*>& fuzz_targets() {
     static const std::vector<const FuzzTarget*> all = {

@@ -4,12 +4,12 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/dataset.h"
-#include "io/error.h"
-#include "io/pre_tokenizer.h"
-#include "io/text_cache.h"
-#include "io/tokenizer.h"
-#include "io/tokenizer_files.h"
+#include "io/data/dataset.h"
+#include "io/file/error.h"
+#include "io/file/utf8.h"
+#include "io/data/text_cache.h"
+#include "io/text/tokenizer.h"
+#include "io/text/tokenizer_files.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "io/error.h"
-#include "io/safetensors.h"
+#include "io/file/error.h"
+#include "io/model/safetensors.h"
 #include "layers/layernorm_cpu.h"
 #include "layers/rmsnorm_cpu.h"
 

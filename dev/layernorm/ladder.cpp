@@ -5,7 +5,7 @@
 #include "dev/ladder.h"
 #include "layers/layernorm_cpu.h"
 #include "layers/rmsnorm_cpu.h"
-#include "layers/rows_cpu.h"
+#include "device/cpu/rows.h"
 
 const Kernel kernel{"layernorm",
                     "LayerNorm forward, with the residual's addition, and backward; RMSNorm",

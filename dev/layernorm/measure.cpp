@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "dev/layernorm/trade.h"
-#include "layers/peak_cpu.h"
+#include "device/cpu/peak.h"
 #include "layers/rmsnorm_cpu.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "dev/norm_experiment/model.h"
-#include "io/error.h"
+#include "io/file/error.h"
 
 using namespace norm_experiment;
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "io/error.h"
+#include "io/file/error.h"
 
 // Fresh, its name with a space and beyond ASCII, removed at the end of the test.
 class TestDirectory : public ::testing::Test {

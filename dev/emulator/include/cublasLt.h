@@ -1,0 +1,1 @@
+#include "dev/emulator/cublaslt_on_cpu.h"

@@ -1,0 +1,1 @@
+#include "dev/emulator/cuda_on_cpu.h"

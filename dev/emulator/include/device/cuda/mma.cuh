@@ -1,0 +1,5 @@
+#pragma once
+
+#include "device/cuda/common.cuh"
+
+#include "dev/emulator/ptx_on_cpu.h"

@@ -1,0 +1,208 @@
+// Matrix products by instructions for bf16, of factors rounded to it (--matmul bf16) or split into three that add up to
+// them: against Reference on the same factors, for both kinds of instructions, any number of threads, NaN.
+#include <bit>
+#include <cstdio>
+#include <limits>
+
+#include "device/bf16.h"
+#include "layers/matmul_cpu.h"
+
+#include "dev/test/layers/layer_check.h"
+
+#if !defined(__AVX512BF16__)
+TEST(MatmulBf16, ProductsAgreeWithReference) { GTEST_SKIP() << "this CPU has no AVX512-BF16"; }
+#else
+namespace {
+
+// Products of two bf16 are exact in fp32 and summed as in layers/matmul_test.cpp, in an order of the instruction's own.
+// What a split leaves out is below a quarter of a roundoff of each product.
+constexpr double sum_error = 8 * roundoff;
+
+// Not rounded: values of all 24 bits, large and small.
+Values factors(Products products, int64_t n) {
+    std::vector<double> values = uniform(n);
+    for (size_t i = 0; i < values.size(); ++i)
+        values[i] = products == Products::bf16 ? static_cast<float>(bf16(values[i]))
+                                               : static_cast<float>(values[i] * (i % 5 ? 1 : 1e6));
+    return Values(values);
+}
+
+struct Tensors {
+    Tensors(Products products, int64_t N, int64_t C, int64_t OC)
+        : inp(factors(products, N * C)),
+          weight(factors(products, OC * C)),
+          dout(factors(products, N * OC)),
+          bias(random_values(OC)),
+          out(nan_values(N * OC)),
+          dinp(nan_values(N * C)),
+          dweight(random_values(OC * C)),
+          dbias(random_values(OC)) {}
+    Values inp, weight, dout, bias, out, dinp, dweight, dbias;
+};
+
+struct Shape {
+    int64_t N, C, OC;
+};
+// Within a block of 32 x 32 and a step of 32, at their edges, and more than a block of k (512), of rows and of columns
+// (with three planes 256 and 128, with one 1024 and 384).
+const Shape shapes[] = {{1, 1, 1},     {2, 3, 5},    {31, 33, 32},    {32, 32, 32},    {33, 31, 47},
+                        {64, 96, 128}, {17, 16, 15}, {70, 100, 9},    {40, 1100, 65},  {1100, 40, 50},
+                        {50, 60, 900}, {3, 2100, 5}, {270, 530, 420}, {1060, 260, 400}};
+
+void run(auto& dev, Tensors& t, const Shape& s) {
+    matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev), s.N, s.C, s.OC);
+    matmul_backward(dev, t.dinp.on(dev), t.dweight.on(dev), t.dbias.on(dev), t.dout.on(dev), t.inp.on(dev),
+                    t.weight.on(dev), s.N, s.C, s.OC);
+}
+
+class MatmulBf16 : public ::testing::TestWithParam<Products> {
+    void SetUp() override {
+        if (GetParam() == Products::split && !amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
+    }
+};
+INSTANTIATE_TEST_SUITE_P(Products, MatmulBf16, ::testing::Values(Products::bf16, Products::split),
+                         [](const auto& of) { return of.param == Products::bf16 ? "rounded" : "split"; });
+
+TEST_P(MatmulBf16, ProductsAgreeWithReference) {
+    std::printf("with %s\n", amx::permitted() ? "AMX" : "AVX512-BF16");
+    for (const Shape& s : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
+        Tensors t(GetParam(), s.N, s.C, s.OC);
+        Cpu cpu(GetParam());
+        Reference<double> reference;
+        Magnitude magnitude;
+        run(cpu, t, s), run(reference, t, s), run(magnitude, t, s);
+        t.out.expect_close("out", sum_error);
+        t.dinp.expect_close("dinp", sum_error);
+        t.dweight.expect_close("dweight", sum_error);
+        t.dbias.expect_close("dbias", sum_error);
+    }
+}
+
+TEST(MatmulOfRounded, FactorsAreRoundedAndSumsAreNot) {
+    Cpu cpu(Products::bf16);
+    const float inp[] = {1 + 0x1p-9f, 1, 1}, weight[] = {1, 0x1p-12f, 0x1p-20f};
+    float out = NAN;
+    matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
+    EXPECT_EQ(out, 1 + 0x1p-12f + 0x1p-20f);
+}
+
+// 24 bits of each factor count, and the products' small parts do.
+TEST(MatmulOfSplit, IsAsExactAsFp32) {
+    if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
+    Cpu cpu(Products::split);
+    const float x = 1 + 0x1p-23f, inp[] = {x, 1, 0x1.fffffep-100f}, weight[] = {1, -x + 1, 0};
+    float out = NAN;
+    matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
+    EXPECT_EQ(out, 1);
+    const float large[] = {0x1.fep127f}, small[] = {0x1.fffffep-90f};
+    matmul_forward(cpu, &out, large, small, nullptr, 1, 1, 1);
+    EXPECT_NEAR(out / (0x1.fep127 * 0x1.fffffep-90), 1, 2 * roundoff);
+}
+
+// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity are never finite results.
+TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
+    if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
+    Cpu cpu(Products::split);
+    for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
+                          std::numeric_limits<float>::max()}) {
+        float out = 0;
+        const float one = 1;
+        matmul_forward(cpu, &out, &x, &one, nullptr, 1, 1, 1);
+        EXPECT_FALSE(std::isfinite(out)) << x;
+        out = 0;
+        matmul_forward(cpu, &out, &one, &x, nullptr, 1, 1, 1);
+        EXPECT_FALSE(std::isfinite(out)) << x;
+    }
+}
+
+float low_half(uint32_t word) { return std::bit_cast<float>(word << 16); }
+float high_half(uint32_t word) { return std::bit_cast<float>(word & 0xffff0000u); }
+
+// The copies that AMX reads, on any CPU that can make them: where every value stands, and that its parts add up to it.
+template <gemm::Order order, bool across>
+void expect_packed() {
+    constexpr int64_t n = 40, K = 50, steps = 2, words = 2 * 3 * steps * 2 * amx::words_of_tile;
+    Values x = factors(Products::split, n * K);
+    Cpu cpu;
+    const float* const data = x.on(cpu);
+    const bool k_last = order == gemm::Order::k_last;
+    const auto at = [&](int64_t i, int64_t k) { return i < n && k < K ? data[k_last ? i * K + k : k * n + i] : 0.0f; };
+    std::vector<uint32_t> packed(words, 0x7fc07fc0);
+    amx::Packing<order, across, 3>(packed.data(), data, k_last ? K : n, n, K, nullptr).pack_all();
+    for (int64_t i = 0; i < 48; ++i)
+        for (int64_t k = 0; k < 64; ++k) {
+            const int64_t tile = (i / 32 * steps + k / 32) * 3 * 2 + i % 32 / 16, m = i % 16, p = k % 16;
+            double sum = 0;
+            for (int64_t plane = 2; plane >= 0; --plane) {
+                const uint32_t word = packed[static_cast<size_t>((tile + 2 * plane) * amx::words_of_tile +
+                                                                 (across ? p * 16 + m : m * 16 + p))];
+                sum += static_cast<double>(k % 32 < 16 ? low_half(word) : high_half(word));
+            }
+            ASSERT_EQ(sum, static_cast<double>(at(i, k))) << "row " << i << ", k " << k;
+        }
+}
+TEST(AmxPacking, PartsStandInTheirPlacesAndAddUp) {
+    using enum gemm::Order;
+    expect_packed<k_last, false>(), expect_packed<k_last, true>();
+    expect_packed<k_first, false>(), expect_packed<k_first, true>();
+}
+
+// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity never become finite parts.
+TEST(AmxPacking, WhatIsNotFiniteShows) {
+    for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
+                          std::numeric_limits<float>::max()}) {
+        simd::vfloat parts[3];
+        amx::split(simd::set1(x), simd::set1(1.0f), parts);
+        float sum = 0;
+        for (const simd::vfloat part : parts) sum += low_half(std::bit_cast<uint32_t>(part[0]));
+        EXPECT_FALSE(std::isfinite(sum)) << x;
+    }
+}
+
+// The kernel of vectors, which --matmul bf16 does not take where there is AMX.
+TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
+    for (const Shape& s : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
+        using enum gemm::Order;
+        Tensors t(Products::bf16, s.N, s.C, s.OC);
+        Cpu cpu(Products::bf16);
+        Reference<double> reference;
+        Magnitude magnitude;
+        cpu.reserve(gemm::scratch_floats());
+        gemm::block<gemm::Bf16Pairs, k_first, k_first>(cpu.scratch(gemm::scratch_floats()), {0, s.OC}, {0, s.C}, s.N,
+                                                       t.dout.on(cpu), s.OC, t.inp.on(cpu), s.C, t.dweight.on(cpu), s.C,
+                                                       gemm::Store::add, {}, t.dbias.on(cpu));
+        run(reference, t, s), run(magnitude, t, s);
+        t.dweight.expect_close("dweight", sum_error);
+        t.dbias.expect_close("dbias", sum_error);
+    }
+}
+
+TEST_P(MatmulBf16, BitsDoNotDependOnTheThreads) {
+    for (const Shape& s : {Shape{1, 1, 1}, Shape{37, 65, 100}, Shape{261, 1270, 430}})
+        expect_same_bits_for_any_thread_count([&](Cpu& dev) {
+            dev.products = GetParam();
+            std::vector<float> all;
+            Tensors t(GetParam(), s.N, s.C, s.OC);
+            run(dev, t, s);
+            for (const Values* v : {&t.out, &t.dinp, &t.dweight, &t.dbias}) append(all, *v);
+            return all;
+        });
+}
+
+TEST_P(MatmulBf16, NaNStaysInItsRowAndColumn) {
+    const Shape s{37, 41, 43};
+    Cpu cpu(GetParam());
+    Tensors t(GetParam(), s.N, s.C, s.OC);
+    t.inp.on(cpu)[5 * s.C + 3] = NAN;
+    t.weight.on(cpu)[40 * s.C + 40] = NAN;
+    t.dout.on(cpu)[36 * s.OC + 42] = NAN;
+    run(cpu, t, s);
+    expect_nan_only_where("out", t.out, [&](int64_t i) { return i / s.OC == 5 || i % s.OC == 40; });
+    expect_nan_only_where("dinp", t.dinp, [&](int64_t i) { return i / s.C == 36 || i % s.C == 40; });
+    expect_nan_only_where("dweight", t.dweight, [&](int64_t i) { return i / s.C == 42 || i % s.C == 3; });
+}
+
+}  // namespace
+#endif

@@ -1,0 +1,695 @@
+// Shards, cached text and the batches drawn from them.
+#include "io/data/batch_sampler.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <gtest/gtest.h>
+#include <pcre2.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "dev/test/test_directory.h"
+#include "program/info.h"
+#include "io/data/text_cache.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+class Bytes : public Tokenizer {
+public:
+    explicit Bytes(int64_t vocab = 256, std::string name = "byte") : vocab_(vocab), name_(std::move(name)) {
+        for (int i = 0; i < 256; i++) all_.push_back(static_cast<char>(i));
+    }
+    int64_t vocab() const override { return vocab_; }
+    int32_t end_of_text() const override { return -1; }
+    const std::string& name() const override { return name_; }
+    std::vector<int32_t> encode(std::string_view text) const override {
+        encoded_bytes += std::ssize(text);
+        std::vector<int32_t> ids;
+        for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
+        return ids;
+    }
+    std::string_view token(int32_t id) const override { return std::string_view(all_).substr(id % 256, 1); }
+    void save_hugging_face(const std::string&) const override {}
+    mutable std::atomic<int64_t> encoded_bytes = 0;
+
+private:
+    int64_t vocab_;
+    std::string name_, all_;
+};
+
+// One id for each piece of GPT-2's pre-tokeniser: shows where a cut would change the pieces.
+class Pieces : public Bytes {
+public:
+    Pieces() : Bytes(65536, "pieces") {
+        const char* pattern = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+        int error;
+        size_t at;
+        code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                              &error, &at, nullptr);
+    }
+    ~Pieces() override { pcre2_code_free(code_); }
+    std::vector<int32_t> encode(std::string_view text) const override {
+        std::vector<int32_t> ids;
+        pcre2_match_data* match = pcre2_match_data_create_from_pattern(code_, nullptr);
+        const size_t* span = pcre2_get_ovector_pointer(match);
+        for (size_t at = 0; at < text.size(); at = span[1]) {
+            const int rc =
+                pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0, match, nullptr);
+            if (rc < 0) throw std::runtime_error("no match");
+            ids.push_back(std::hash<std::string_view>{}(text.substr(span[0], span[1] - span[0])) & 0xffff);
+        }
+        pcre2_match_data_free(match);
+        return ids;
+    }
+
+private:
+    pcre2_code* code_;
+};
+
+class DatasetTest : public TestDirectory {
+protected:
+    std::string path(const std::string& name) const { return directory + "/" + name; }
+    std::string write(const std::string& name, const std::string& bytes) const {
+        std::ofstream(path(name), std::ios::binary) << bytes;
+        return path(name);
+    }
+    // A shard of `size` ids that count up from `first`.
+    std::string shard(const std::string& name, int64_t size, uint16_t first = 0) const {
+        std::vector<uint16_t> ids;
+        for (int64_t i = 0; i < size; i++) ids.push_back(static_cast<uint16_t>(first + i));
+        write_shard(path(name), ids);
+        return path(name);
+    }
+    std::string header(std::vector<int32_t> words) const {
+        words.resize(256);
+        return {reinterpret_cast<const char*>(words.data()), 1024};
+    }
+    Dataset dataset(const std::vector<int64_t>& sizes) const {
+        Dataset out;
+        for (size_t i = 0; i < sizes.size(); i++)
+            out.shards.emplace_back(
+                shard("part" + std::to_string(i) + ".bin", sizes[i], static_cast<uint16_t>(1000 * i)));
+        return out;
+    }
+    const std::string& directory = root;
+};
+
+std::string text_of(const Dataset& dataset) {
+    std::string text;
+    for (const Shard& shard : dataset.shards)
+        for (int64_t i = 0; i < shard.size(); i++) text.push_back(static_cast<char>(shard.tokens()[i]));
+    return text;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+#define EXPECT_CONTAINS(text, part) EXPECT_TRUE(contains(text, part)) << text
+
+// ---- shards
+
+TEST_F(DatasetTest, ShardRoundTripsInLlmcsLayout) {
+    const std::string file = shard("a.bin", 5, 65533);
+    std::ifstream in(file, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_EQ(bytes, header({20240520, 1, 5}) + std::string("\xfd\xff\xfe\xff\xff\xff\x00\x00\x01\x00", 10));
+    const Shard opened(file);
+    EXPECT_EQ(opened.size(), 5);
+    EXPECT_EQ(opened.tokens()[0], 65533);
+    EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 1) << "a temporary file was left";
+}
+
+TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
+    const auto open = [&](const std::string& bytes) {
+        const std::string file = write("bad.bin", bytes);
+        return error_of([&] { Shard{file}; });
+    };
+    EXPECT_CONTAINS(open(""), "bad.bin: size: found 0 bytes");
+    EXPECT_CONTAINS(open(std::string(1023, 'x')), "found 1023 bytes, expected at least the 1024");
+    EXPECT_CONTAINS(open(header({7, 1, 0})), "magic number: found 7, expected 20240520");
+    EXPECT_CONTAINS(open(header({20240520, 2, 0})), "version: found 2, expected 1");
+    EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abc"), "found 1027 bytes, expected 1028 bytes");
+    EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abcde"), "found 1029 bytes, expected 1028 bytes");
+    EXPECT_CONTAINS(open(header({20240520, 1, -1})), "expected 8589935614 bytes for the header's 4294967295 tokens");
+    EXPECT_CONTAINS(error_of([&] { Shard{path("absent.bin")}; }), "absent.bin: open: found No such file");
+    EXPECT_CONTAINS(error_of([&] { Shard{directory}; }), "a directory");
+}
+
+// llm.c's offsets are 32-bit; ours must not be. The file is a hole: it takes no space.
+TEST_F(DatasetTest, ShardOverFourGigabytes) {
+    const int64_t tokens = 2'500'000'000;
+    const std::string file = write("big.bin", header({20240520, 1, static_cast<int32_t>(tokens)}));
+    ASSERT_EQ(truncate(file.c_str(), 1024 + 2 * tokens), 0);
+    {
+        std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+        out.seekp(1024 + 2 * (tokens - 2));
+        out.write("\x11\x01\x22\x02", 4);
+        out.seekp(1024 + 2 * (int64_t{1} << 31));
+        out.write("\x33\x03", 2);
+    }
+    Dataset big;
+    big.shards.emplace_back(file);
+    EXPECT_EQ(big.tokens(), tokens);
+    const WindowReader windows(big, 1000);
+    EXPECT_EQ(windows.windows(), 2'500'000);
+    std::vector<int32_t> x(1000), y(1000);
+    windows.read(windows.windows() - 1, x.data(), y.data());
+    EXPECT_EQ(windows.length(windows.windows() - 1), 999);
+    EXPECT_EQ(x[998], 0x111);
+    EXPECT_EQ(y[998], 0x222);
+    windows.read((int64_t{1} << 31) / 1000, x.data(), y.data());
+    EXPECT_EQ(x[(int64_t{1} << 31) % 1000], 0x333);
+
+    // A block of a million tokens holds one multiple of a million.
+    {
+        std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+        for (int64_t million = 0; million < 2500; million++) {
+            const uint16_t mark = static_cast<uint16_t>(million + 1);
+            out.seekp(1024 + 2 * million * 1'000'000);
+            out.write(reinterpret_cast<const char*>(&mark), 2);
+        }
+    }
+    x.resize(1'000'000), y.resize(1'000'000);
+    BatchSampler sampler(big, 1, 1'000'000, 1);
+    std::set<int32_t> marks;
+    for (int i = 0; i < 40; i++) {
+        sampler.next(x.data(), y.data());
+        EXPECT_TRUE(marks.insert(*std::max_element(x.begin(), x.end())).second);
+    }
+    EXPECT_LT(*marks.begin(), 1000);
+    EXPECT_GT(*marks.rbegin(), 2200) << "none beyond 2^31 tokens";
+}
+
+TEST_F(DatasetTest, IdsBeyondTheVocabularyAreFound) {
+    std::vector<uint16_t> ids(100'000, 255);
+    write_shard(path("good.bin"), ids);
+    ids[77'777] = 256;
+    write_shard(path("bad.bin"), ids);
+    const Bytes tokenizer;
+    EXPECT_EQ(open_dataset(path("good.bin"), tokenizer, directory).tokens(), 100'000);
+    EXPECT_CONTAINS(error_of([&] { open_dataset(path("bad.bin"), tokenizer, directory); }),
+                    "bad.bin: token 77777: found id 256, expected an id below the model's vocabulary of 256");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(path("good.bin"), path("bad.bin"), tokenizer, directory); }),
+                    "token 77777");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(path("bad.bin"), "", tokenizer, directory); }), "token 77777");
+    EXPECT_NO_THROW(open_dataset(path("bad.bin"), Bytes(65536), directory));
+    EXPECT_NO_THROW(open_dataset(path("bad.bin"), tokenizer, directory, 257)) << "the model has more rows";
+
+    ids[77'777] = 0, ids[95'000] = 256;  // in the tenth that is held out: its place in the file is named
+    write_shard(path("bad.bin"), ids);
+    EXPECT_CONTAINS(error_of([&] { open_datasets(path("bad.bin"), "", tokenizer, directory); }), "token 95000");
+}
+
+std::string raw_ids(const std::vector<uint16_t>& ids) {
+    return {reinterpret_cast<const char*>(ids.data()), 2 * ids.size()};
+}
+
+// nanoGPT's prepare.py writes uint16 ids and nothing else.
+TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
+    std::vector<uint16_t> ids;
+    for (int i = 0; i < 3000; i++) ids.push_back(static_cast<uint16_t>(i * i % 50257));
+    const std::string file = write("train.bin", raw_ids(ids));
+    const Bytes gpt2(50257, "gpt2");
+    const Dataset data = open_dataset(file, gpt2, directory);
+    ASSERT_EQ(data.tokens(), 3000);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), data.shards[0].tokens()));
+    ASSERT_EQ(data.notes.size(), 1u);
+    EXPECT_CONTAINS(data.notes[0], "train.bin: no header, so that all of it is read as token ids");
+    std::ostringstream info;
+    print_info(file, info);
+    EXPECT_CONTAINS(info.str(), "no header; as token ids alone (nanoGPT's prepare.py), 3,000 tokens, largest id");
+    const Datasets sets = open_datasets(file, "", gpt2, directory);
+    EXPECT_EQ(sets.train.tokens(), 2700);
+    EXPECT_EQ(sets.val.shards[0].tokens()[0], ids[2700]);
+    EXPECT_EQ(sets.train.notes.size(), 1u);
+    write("train_2.bin", raw_ids(ids));
+    const Dataset both = open_dataset(path("train*.bin"), gpt2, directory);
+    EXPECT_EQ(both.tokens(), 6000);
+    ASSERT_EQ(both.notes.size(), 1u);
+    EXPECT_CONTAINS(both.notes[0], "1 more files: no headers");
+
+    EXPECT_CONTAINS(error_of([&] { open_dataset(file, Bytes(), directory); }),
+                    "train.bin: header: found none (16-bit token ids alone, as nanoGPT's prepare.py writes them), "
+                    "expected llm.c's header, or the --tokenizer that the ids were made with; most often it is "
+                    "--tokenizer gpt2");
+    ids[1234] = 50257;
+    write("train.bin", raw_ids(ids));
+    EXPECT_CONTAINS(error_of([&] { open_dataset(file, gpt2, directory); }),
+                    "train.bin: token 1234: found id 50257 (no header: read as token ids alone), expected");
+}
+
+// A damaged shard, or another kind of file, is not taken for ids.
+TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
+    const auto refused = [&](const std::string& bytes, const std::string& part) {
+        EXPECT_CONTAINS(error_of([&] { open_dataset(write("x.bin", bytes), Bytes(65536, "other"), directory); }), part);
+    };
+    const std::string good = header({20240520, 1, 600}) + std::string(1200, 'a');
+    for (size_t bit = 0; bit < 32; bit++) {
+        std::string damaged = good;
+        damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+        refused(damaged, "magic number: found");
+        refused(damaged.substr(0, 600), "size: found 600 bytes");
+    }
+    std::string text;
+    for (int i = 0; i < 500; i++) text += "these words are text. ";
+    refused(text, "give a text file another name than .bin");
+    const std::string rest = std::string(2000, 'x') + std::string(2000, '\0');
+    refused("PK\3\4" + rest, "(a zip archive, such as a PyTorch checkpoint)");
+    refused("\x93NUMPY" + rest, "(a NumPy array)");
+    refused("\x1f\x8b\x08" + std::string(1, 'x') + rest, "(gzip data)");
+    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "(a llm.c token shard of uint32 ids (Llama 3))");
+    refused(std::string(4000, '\0'), "magic number: found 0");
+    refused(std::string(100, '\0'), "size: found 100 bytes");
+    refused(std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1", 15), "size: found 15 bytes");
+}
+
+// `tokenize` without --tokenizer, and then a GPT-2 on the shard.
+TEST_F(DatasetTest, IdsFarBelowTheVocabularyAreRemarkedOn) {
+    const Bytes gpt2(50257, "gpt2");
+    const auto notes = [&](int64_t tokens, uint16_t largest, const Tokenizer& tokenizer) {
+        std::vector<uint16_t> ids(tokens, 'a');
+        ids.back() = largest;
+        write_shard(path("ids.bin"), ids);
+        const Datasets sets = open_datasets(path("ids.bin"), path("ids.bin"), tokenizer, directory);
+        EXPECT_EQ(sets.train.notes, sets.val.notes);
+        EXPECT_EQ(open_datasets(path("ids.bin"), "", tokenizer, directory).train.notes, sets.train.notes);
+        return open_dataset(path("ids.bin"), tokenizer, directory).notes;
+    };
+    EXPECT_EQ(notes(10'000, 250, gpt2),
+              std::vector<std::string>{path("ids.bin") +
+                                       ": no id is above 250 in 10000 tokens, of a vocabulary of 50257; "
+                                       "were they made with another tokenizer (`tokenize` writes bytes unless "
+                                       "--tokenizer is given)?"});
+    EXPECT_EQ(notes(9'999, 250, gpt2).size(), 0u) << "too few to tell";
+    EXPECT_EQ(notes(10'000, 5000, gpt2).size(), 0u);
+    EXPECT_EQ(notes(10'000, 'b', Bytes()).size(), 0u);
+    const std::string text = write("t.txt", std::string(20'000, 'a'));
+    EXPECT_EQ(open_dataset(text, gpt2, path("cache")).notes.size(), 0u) << "the tokenizer's own ids";
+}
+
+TEST_F(DatasetTest, GlobsAreSortedAndTheLastShardIsHeldOut) {
+    shard("c_2.bin", 30, 2000), shard("c_0.bin", 10, 0), shard("c_1.bin", 20, 1000);
+    const Datasets sets = open_datasets(path("c_*.bin"), "", Bytes(65536), directory);
+    ASSERT_EQ(sets.train.shards.size(), 2u);
+    EXPECT_EQ(sets.train.shards[0].tokens()[0], 0);
+    EXPECT_EQ(sets.train.shards[1].tokens()[0], 1000);
+    ASSERT_EQ(sets.val.shards.size(), 1u);
+    EXPECT_EQ(sets.val.shards[0].tokens()[0], 2000);
+    EXPECT_EQ(sets.val.tokens(), 30);
+}
+
+TEST_F(DatasetTest, TheOnlyShardLosesItsLastTenth) {
+    const Datasets sets = open_datasets(shard("one.bin", 105), "", Bytes(65536), directory);
+    EXPECT_EQ(sets.train.tokens(), 94);
+    EXPECT_EQ(sets.val.tokens(), 11);
+    EXPECT_EQ(sets.val.shards[0].tokens()[0], 94);
+}
+
+TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
+    write("a.txt", "x"), write("b.txt", "y"), shard("c.bin", 1);
+    const auto open = [&](const std::string& data) {
+        return error_of([&] { open_datasets(data, "", Bytes(), directory); });
+    };
+    EXPECT_CONTAINS(open(path("*.bon")), "*.bon: glob: found no file that matches");
+    EXPECT_CONTAINS(open(path("*")), "1 .bin files of 3");
+    EXPECT_CONTAINS(open(path("*.txt")), "2 text files");
+    EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open: found No such file");
+    EXPECT_NO_THROW(open_dataset(path("a.*"), Bytes(), directory));
+    write("odd[1].txt", "z");
+    EXPECT_NO_THROW(open_dataset(path("odd[1].txt"), Bytes(), path("other"))) << "a file that exists is no glob";
+}
+
+// ---- text
+
+TEST_F(DatasetTest, AsciiIsSplitLikeNanoGpt) {
+    std::string text;
+    for (int i = 0; i < 1237; i++) text.push_back(static_cast<char>('a' + i % 26));
+    const Datasets sets = open_datasets(write("t.txt", text), "", Bytes(), path("cache"));
+    EXPECT_EQ(sets.train.tokens(), 1113);  // int(0.9 * 1237)
+    EXPECT_EQ(text_of(sets.train) + text_of(sets.val), text);
+}
+
+TEST_F(DatasetTest, TheSplitDoesNotCutACharacter) {
+    for (int pad = 0; pad < 4; pad++) {
+        std::string text(pad, 'x');
+        for (int i = 0; i < 100; i++) text += "\xf0\x9f\x98\x80";
+        const Datasets sets = open_datasets(write("t.txt", text), "", Bytes(), path("cache"));
+        EXPECT_EQ(text_of(sets.val)[0], '\xf0');
+        EXPECT_EQ(text_of(sets.train) + text_of(sets.val), text);
+    }
+    const std::string binary(1000, '\x80');  // no characters at all: still split, at once
+    EXPECT_EQ(open_datasets(write("t.txt", binary), "", Bytes(), path("cache")).train.tokens(), 897);
+}
+
+TEST_F(DatasetTest, WithAValidationFileBothAreWhole) {
+    const std::string text = write("t.txt", "training text"), val = write("v.txt", "validation");
+    const Datasets sets = open_datasets(text, val, Bytes(), path("cache"));
+    EXPECT_EQ(text_of(sets.train), "training text");
+    EXPECT_EQ(text_of(sets.val), "validation");
+    const Datasets mixed = open_datasets(shard("s.bin", 7), val, Bytes(), path("cache"));
+    EXPECT_EQ(mixed.train.tokens(), 7);
+    EXPECT_EQ(text_of(mixed.val), "validation");
+}
+
+TEST_F(DatasetTest, TextIsTokenisedOnceWhileNothingChanges) {
+    const std::string text = write("t.txt", std::string(1000, 'a') + std::string(1000, 'b'));
+    const auto encoded = [&](const Bytes& tokenizer, const std::string& val = "") {
+        const int64_t before = tokenizer.encoded_bytes;
+        open_datasets(text, val, tokenizer, path("cache"));
+        return tokenizer.encoded_bytes - before;
+    };
+    const Bytes tokenizer;
+    EXPECT_EQ(encoded(tokenizer), 2000);
+    EXPECT_EQ(encoded(tokenizer), 0);
+    EXPECT_EQ(encoded(Bytes(257)), 2000) << "another vocabulary";
+    EXPECT_EQ(encoded(Bytes(257, "other")), 2000) << "another tokenizer";
+    EXPECT_EQ(encoded(tokenizer), 2000);
+    EXPECT_EQ(encoded(tokenizer, text), 4000) << "another split";
+    EXPECT_EQ(encoded(tokenizer), 2000);
+    write("t.txt", std::string(1000, 'c') + std::string(1000, 'd'));  // same size, later
+    EXPECT_EQ(encoded(tokenizer), 2000) << "another text";
+    EXPECT_EQ(text_of(open_datasets(text, "", tokenizer, path("cache")).val), std::string(200, 'd'));
+    fs::resize_file(path("cache/train.bin"), 1500);
+    EXPECT_EQ(encoded(tokenizer), 1800) << "a damaged cache is made anew";
+    fs::remove(path("cache/val.bin"));
+    EXPECT_EQ(encoded(tokenizer), 200);
+    write("cache/val.json", R"({"format":"train_gpt2 token cache, version 1","shards":7})");
+    EXPECT_EQ(encoded(tokenizer), 200) << "a damaged record";
+    EXPECT_EQ(encoded(tokenizer), 0);
+}
+
+TEST_F(DatasetTest, SomeoneElsesFilesAreNotOverwritten) {
+    const std::string text = write("t.txt", "some text");
+    shard("train.bin", 3);
+    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not from this cache");
+    EXPECT_EQ(Shard(path("train.bin")).size(), 3);
+    fs::remove(path("train.bin"));
+    write("train.json", "{}");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not from this cache");
+}
+
+TEST_F(DatasetTest, LongTextBecomesSeveralShards) {
+    std::string text;
+    for (int i = 0; i < 1000; i++) text += "line " + std::to_string(i) + "\n";
+    const auto paths = tokenize_to_shards(text, Bytes(), path("x.bin"), {.chunk_bytes = 100, .shard_tokens = 3000});
+    ASSERT_EQ(paths.size(), 3u);
+    EXPECT_EQ(paths[0], path("x_000000.bin"));
+    Dataset joined;
+    for (const std::string& file : paths) joined.shards.emplace_back(file);
+    EXPECT_EQ(text_of(joined), text);
+    EXPECT_EQ(tokenize_to_shards("abc", Bytes(), path("y.bin"), {.chunk_bytes = 1, .shard_tokens = 3}).size(), 1u);
+}
+
+TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
+    const Pieces tokenizer;
+    const std::vector<std::string> parts = {"\n",     "\n",     "\n",     "\r\n",   " ",          "  ",     "\t",
+                                            "\u0085", "\u00a0", "\u1680", "\u2000", "\u2009",     "\u2028", "\u202f",
+                                            "\u205f", "\u3000", "a",      "don't",  "'ll",        "7",      ".",
+                                            "\u3002", "\u4e2d", "\u3042", "\u00e9", "\U0001f600", "\x01",   "\x1f"};
+    std::mt19937 random(1);
+    int64_t cuts = 0;
+    for (int round = 0; round < 30; round++) {
+        std::string text;
+        for (int i = 0; i < 2000; i++) text += parts[random() % parts.size()];
+        for (int64_t at = 0; at < std::ssize(text); at = safe_cut(text, at, 1, tokenizer)) cuts++;
+        const auto whole = tokenizer.encode(text);
+        tokenize_to_shards(text, tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
+        const Shard shard(path("t.bin"));
+        ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), whole);
+    }
+    EXPECT_GT(cuts, 300) << "the cuts that the test is about";
+}
+
+// A byte-level BPE with one merge and added tokens that white space and line breaks matter to.
+std::shared_ptr<const Tokenizer> with_added_tokens(const std::string& directory, bool special_as_text = false) {
+    load_tokenizer("byte")->save_hugging_face(directory);
+    auto file = nlohmann::json::parse(read_bytes(directory + "/tokenizer.json"));
+    file["model"]["vocab"]["th"] = 256;
+    file["model"]["merges"] = {"t h"};
+    file["pre_tokenizer"]["use_regex"] = true;
+    file["added_tokens"] = {{{"id", 257}, {"content", "<|endoftext|>"}, {"special", true}},
+                            {{"id", 258}, {"content", "x\ny"}},
+                            {{"id", 259}, {"content", "<m>"}, {"lstrip", true}, {"rstrip", true}},
+                            {{"id", 260}, {"content", "\u00e9\n"}, {"single_word", true}}};
+    write_bytes(directory + "/tokenizer.json", file.dump());
+    return load_tokenizer(directory, {.special_as_text = special_as_text});
+}
+
+TEST_F(DatasetTest, AddedTokensAreNotCut) {
+    const auto tokenizer = with_added_tokens(directory);
+    const std::vector<std::string> parts = {"<|endoftext|>", "<m>", "x", "y", "\n", "\n", "\n", " ",
+                                            "\u00e9",        "th",  "a"};
+    std::mt19937 random(1);
+    for (int round = 0; round < 10; round++) {
+        std::string text;
+        for (int i = 0; i < 2000; i++) text += parts[random() % parts.size()];
+        tokenize_to_shards(text, *tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
+        const Shard shard(path("t.bin"));
+        ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), tokenizer->encode(text));
+    }
+}
+
+TEST_F(DatasetTest, SpecialTokensAreCountedAndTheHeldOutPartDoesNotBeginWithinOne) {
+    const auto tokenizer = with_added_tokens(directory);
+    const std::string text = std::string(80, 'x') + "<|endoftext|><|endoftext|>" + std::string(4, 'x');  // 0.9: byte 99
+    const Datasets sets = open_datasets(write("t.txt", text), "", *tokenizer, path("cache"));
+    EXPECT_EQ(sets.train.tokens(), 81);
+    EXPECT_EQ(sets.val.tokens(), 5);
+    EXPECT_EQ(sets.train.special, (AddedTokens::Counts{{257, 2}}));
+    EXPECT_TRUE(sets.val.special.empty()) << "counted with the rest of the text";
+    EXPECT_EQ(tokenizer->added().note("t.txt", sets.train.special),
+              "t.txt: 2 <|endoftext|> tokens; --no-special-tokens reads them as text");
+    EXPECT_EQ(tokenizer->added().note("t.txt", {}), "");
+}
+
+TEST_F(DatasetTest, TokensMadeWithSpecialTokensAsTextAreOthers) {
+    const auto recognised = with_added_tokens(directory), as_text = with_added_tokens(directory, true);
+    const std::string text = write("t.txt", "a<|endoftext|>b");
+    for (const auto& [tokenizer, tokens] :
+         {std::pair(recognised, 3), std::pair(as_text, 15), std::pair(recognised, 3)}) {
+        const Dataset data = open_dataset(text, *tokenizer, path("cache"));
+        EXPECT_EQ(data.tokens(), tokens);
+        EXPECT_EQ(data.special.size(), tokens == 3 ? 1u : 0u);
+        EXPECT_TRUE(data.notes.empty());
+    }
+}
+
+TEST_F(DatasetTest, VocabulariesBeyondSixteenBitsAreRefused) {
+    const std::string text = write("t.txt", "some text");
+    EXPECT_CONTAINS(error_of([&] { open_dataset(text, Bytes(65537), path("cache")); }),
+                    "found 65537, expected at most 65536");
+    EXPECT_FALSE(fs::exists(path("cache")));
+}
+
+TEST_F(DatasetTest, TooLittleTextNamesTheNumbers) {
+    const Datasets sets = open_datasets(write("t.txt", "0123456789"), "", Bytes(), path("cache"));
+    const std::string error = error_of([&] { BatchSampler(sets.train, 1, 9, 0); });
+    EXPECT_CONTAINS(error,
+                    "t.txt: tokens: found 9 (the last 1 of 10 are held out for validation, as no --val is "
+                    "given), expected at least 10; use more text or a smaller --seq");
+    EXPECT_NO_THROW(BatchSampler(sets.train, 1, 8, 0));
+    EXPECT_CONTAINS(
+        error_of([&] { WindowReader(sets.val, 8); }),
+        "found 1 (the last 1 of 10 are held out for validation, as no --val is given), expected at least 2; "
+        "use more text; or give --val");
+    const Dataset empty = open_dataset(write("e.txt", ""), Bytes(), path("cache"));
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(empty, 1, 1, 0); }), "e.txt: tokens: found 0");
+    EXPECT_CONTAINS(error_of([&] { WindowReader(empty, 1); }), "e.txt: tokens: found 0");
+}
+
+// Nothing of the held-out part was said: "found 29" of a shard of 33.
+TEST_F(DatasetTest, TooSmallAShardSaysThatATenthIsHeldOut) {
+    const Datasets sets = open_datasets(shard("one.bin", 33), "", Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(sets.train, 1, 32, 0); }),
+                    "one.bin: tokens: found 29 (the last 4 of 33 are held out for validation, as no --val is given), "
+                    "expected at least 33; use more text or a smaller --seq (a block is --seq 32 tokens and one more); "
+                    "or give --val");
+    shard("two.bin", 40);
+    const Datasets several = open_datasets(path("*o*.bin"), "", Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(several.train, 1, 33, 0); }), "the last 40 of 73 are held out");
+    const Datasets given = open_datasets(path("one.bin"), path("two.bin"), Bytes(65536), directory);
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(given.train, 1, 33, 0); }), "one.bin: tokens: found 33, expected");
+}
+
+// ---- batches
+
+using Block = std::vector<int32_t>;
+
+std::vector<Block> draw(BatchSampler& sampler, int64_t batches, int64_t batch, int64_t seq) {
+    std::vector<Block> out;
+    Block x(batch * seq), y(batch * seq);
+    for (int64_t i = 0; i < batches; i++) {
+        sampler.next(x.data(), y.data());
+        for (int64_t row = 0; row < batch; row++) {
+            out.emplace_back(x.begin() + row * seq, x.begin() + (row + 1) * seq);
+            out.back().push_back(y[row * seq + seq - 1]);
+            for (int64_t t = 1; t < seq; t++) EXPECT_EQ(y[row * seq + t - 1], x[row * seq + t]);
+        }
+    }
+    return out;
+}
+
+TEST_F(DatasetTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShardsThatHoldOne) {
+    const Dataset data = dataset({500, 8, 300});
+    BatchSampler sampler(data, 1, 7, 42);
+    for (int epoch = 0; epoch < 20; epoch++) {
+        std::map<int32_t, std::set<int32_t>> starts;  // by shard
+        while (sampler.epoch() == epoch) {
+            const Block block = draw(sampler, 1, 1, 7)[0];
+            EXPECT_EQ(block.back() - block.front(), 7) << "consecutive tokens of one shard";
+            EXPECT_TRUE(starts[block[0] / 1000].insert(block[0] % 1000).second) << "a block came twice";
+        }
+        ASSERT_EQ(starts.size(), 3u);
+        EXPECT_EQ(starts[1].size(), 1u);
+        for (const int shard : {0, 2}) {
+            const int64_t size = shard == 0 ? 500 : 300, shift = *starts[shard].begin();
+            EXPECT_LT(shift, 7);
+            EXPECT_EQ(std::ssize(starts[shard]), (size - 1 - shift) / 7);
+            for (const int32_t start : starts[shard]) EXPECT_EQ((start - shift) % 7, 0);
+        }
+    }
+}
+
+// Tokens that no block could ever show were counted as "tokens to train on" all the same.
+TEST_F(DatasetTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
+    const std::vector<std::vector<int64_t>> layouts = {{11, 11, 10, 10, 10, 10, 10},
+                                                       {10, 11, 10, 11, 10},
+                                                       {3, 0, 2, 40, 3, 4},
+                                                       {5, 6},
+                                                       {1, 30},
+                                                       {30, 1},
+                                                       {1, 1, 30, 1, 1},
+                                                       std::vector<int64_t>(30, 1)};
+    for (const auto& sizes : layouts) {
+        const Dataset data = dataset(sizes);
+        std::vector<int32_t> all;  // in order
+        for (const Shard& shard : data.shards) all.insert(all.end(), shard.tokens(), shard.tokens() + shard.size());
+        const int64_t seq = 10;
+        BatchSampler sampler(data, 1, seq, 3);
+        std::set<int32_t> drawn;
+        while (sampler.epoch() < 400) {
+            const Block block = draw(sampler, 1, 1, seq)[0];
+            const auto place = std::find(all.begin(), all.end(), block[0]);
+            ASSERT_TRUE(all.end() - place > seq && std::equal(block.begin(), block.end(), place))
+                << "a block is tokens that follow one another, from shard to shard";
+            drawn.insert(block.begin(), block.end());
+        }
+        EXPECT_EQ(std::ssize(drawn), data.tokens()) << ::testing::PrintToString(sizes);
+    }
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(dataset({4, 6}), 1, 10, 0); }), "found 10, expected at least 11");
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(Dataset{}, 1, 10, 0); }), "found 0, expected at least 11");
+}
+
+// The documents of a directory, a shard each, of which only the ten longest used to be trained on.
+TEST_F(DatasetTest, AnEpochOfShortShardsShowsNearlyAllOfIt) {
+    std::vector<int64_t> sizes(100, 1000);
+    for (int i = 0; i < 10; i++) sizes[7 * i] = 1100;
+    const Dataset data = dataset(sizes);
+    BatchSampler sampler(data, 1, 1024, 1);
+    int64_t blocks = 0;
+    for (; sampler.epoch() == 0; blocks++) draw(sampler, 1, 1, 1024);
+    EXPECT_GE(blocks * 1024, 101'000 * 85 / 100);
+}
+
+TEST_F(DatasetTest, SeekIsExactWhereShortShardsAreJoined) {
+    const Dataset data = dataset({8, 3, 50, 2, 9, 9, 1});
+    BatchSampler whole(data, 1, 8, 7);
+    const std::vector<Block> stream = draw(whole, 100, 1, 8);
+    for (int64_t position = 0; position < 99; position++) {
+        BatchSampler sampler(data, 1, 8, 7);
+        sampler.seek(position);
+        EXPECT_EQ(draw(sampler, 1, 1, 8)[0], stream[position]);
+    }
+}
+
+TEST_F(DatasetTest, EpochsAndSeedsDiffer) {
+    const Dataset data = dataset({500, 300});
+    std::set<std::vector<Block>> streams;
+    std::set<int32_t> shifts, first_shards;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        BatchSampler sampler(data, 1, 7, seed);
+        for (int epoch = 0; epoch < 3; epoch++) {
+            std::vector<Block> blocks;
+            while (sampler.epoch() == epoch) blocks.push_back(draw(sampler, 1, 1, 7)[0]);
+            shifts.insert(blocks[0][0] % 1000 % 7);
+            first_shards.insert(blocks[0][0] / 1000);
+            EXPECT_FALSE(std::is_sorted(blocks.begin(), blocks.end()));
+            streams.insert(blocks);
+        }
+    }
+    EXPECT_EQ(streams.size(), 30u);
+    EXPECT_GE(shifts.size(), 5u);
+    EXPECT_EQ(first_shards.size(), 2u);
+}
+
+// The order is part of a checkpoint's meaning: a change here breaks every resume.
+TEST_F(DatasetTest, TheOrderIsFixedForAllTime) {
+    BatchSampler sampler(dataset({100, 100}), 1, 16, 1234);
+    std::vector<int32_t> first;
+    for (const Block& block : draw(sampler, 8, 1, 16)) first.push_back(block[0]);
+    EXPECT_EQ(first, (std::vector<int32_t>{52, 20, 4, 68, 36, 1011, 1075, 1027}));
+}
+
+TEST_F(DatasetTest, SeekIsExactAcrossShardsAndEpochsAndBatchSizes) {
+    const Dataset data = dataset({103, 50, 9});
+    BatchSampler whole(data, 1, 8, 7);
+    const std::vector<Block> stream = draw(whole, 200, 1, 8);
+    ASSERT_GE(whole.epoch(), 9);
+    EXPECT_EQ(whole.position(), 200);
+    for (const int64_t batch : {1, 2, 3}) {
+        for (int64_t position = 0; position < 150; position++) {
+            BatchSampler sampler(data, batch, 8, 7);
+            if (position % 2) draw(sampler, 1, batch, 8);  // from anywhere, back as well as forth
+            sampler.seek(position);
+            EXPECT_EQ(sampler.position(), position);
+            const auto got = draw(sampler, 48 / batch, batch, 8);
+            EXPECT_TRUE(std::equal(got.begin(), got.end(), stream.begin() + position)) << position;
+        }
+    }
+    EXPECT_CONTAINS(error_of([&] { whole.seek(-1); }), "position: found -1");
+}
+
+TEST_F(DatasetTest, SeekFarIntoLargeData) {
+    const std::string file = write("big.bin", header({20240520, 1, 1'000'000'000}));
+    ASSERT_EQ(truncate(file.c_str(), 1024 + 2'000'000'000), 0);
+    Dataset big;
+    for (int i = 0; i < 10; i++) big.shards.emplace_back(file);
+    BatchSampler sampler(big, 1, 1024, 1);
+    sampler.seek(25'000'000);  // in the third epoch of 9.8 million blocks
+    EXPECT_EQ(sampler.epoch(), 2);
+    std::vector<int32_t> x(1024), y(1024);
+    sampler.next(x.data(), y.data());
+}
+
+// ---- windows
+
+TEST_F(DatasetTest, WindowsPredictEachTokenButTheFirstOnce) {
+    const Dataset data = dataset({100, 1, 17, 0, 9, 2});
+    for (const int64_t seq : {1, 7, 8, 16, 99, 200}) {
+        const WindowReader reader(data, seq);
+        std::vector<int32_t> predicted, expected;
+        for (int64_t i = 0; i < reader.windows(); i++) {
+            const int64_t length = reader.length(i);
+            ASSERT_GE(length, 1);
+            ASSERT_LE(length, seq);
+            std::vector<int32_t> x(length), y(length);
+            reader.read(i, x.data(), y.data());
+            for (int64_t t = 0; t < length; t++) EXPECT_EQ(y[t], x[t] + 1);
+            predicted.insert(predicted.end(), y.begin(), y.end());
+        }
+        for (const Shard& shard : data.shards)
+            for (int64_t i = 1; i < shard.size(); i++) expected.push_back(shard.tokens()[i]);
+        EXPECT_EQ(predicted, expected);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,98 @@
+// AdamW: Cpu against Reference, Reference against PyTorch, threads, NaN.
+#include "layers/adamw_cpu.h"
+
+#include "dev/test/layers/layer_check.h"
+
+namespace {
+
+struct Tensors {
+    explicit Tensors(int64_t n)
+        : param(random_values(n)), grad(random_values(n)), m(random_values(n, 0.1)), v(uniform(n)) {
+        for (int64_t i = 0; i < n; ++i)  // v is a mean of squares
+            v.exact[static_cast<size_t>(i)] = std::abs(v[i]), v.cpu.get()[i] = std::abs(v.cpu.get()[i]);
+    }
+    Values param, grad, m, v;
+};
+
+TEST(AdamW, CpuAgreesWithReference) {
+    const AdamW settings[] = {{},
+                              {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1},
+                              {.lr = 3e-4, .beta1 = 0, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 1}};
+    for (const AdamW& o : settings)
+        for (const int64_t n : {0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 1000, 20011})
+            for (const int64_t step : {1, 2, 1000, 1000000}) {
+                SCOPED_TRACE(testing::PrintToString(std::vector{n, step}));
+                Tensors t(n);
+                const Values before(t.param.exact), old_m(t.m.exact);
+                const float scale = 0.37f;
+                Cpu cpu;
+                Reference<double> reference;
+                adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), n, o, scale, step);
+                adamw_update(reference, t.param.on(reference), t.grad.on(reference), t.m.on(reference),
+                             t.v.on(reference), n, o, static_cast<double>(scale), step);
+                for (int64_t i = 0; i < n; ++i) {
+                    const size_t at = static_cast<size_t>(i);
+                    const double g = std::abs(t.grad[i]) * static_cast<double>(scale);
+                    t.m.magnitude[at] = o.beta1 * std::abs(old_m[i]) + (1 - o.beta1) * g;
+                    t.v.magnitude[at] = t.v[i];  // a sum of positive terms
+                    // m's sum may cancel, and then the step is off by as much as its terms are
+                    const double m = t.m.magnitude[at] / (1 - std::pow(o.beta1, step));
+                    const double root = std::sqrt(t.v[i] / (1 - std::pow(o.beta2, step))) + o.eps;
+                    t.param.magnitude[at] = std::abs(before[i]) + o.lr * m / root;
+                }
+                // m: 5 roundings, betas' included; v: 6; the step: m's, half of v's, and 8 of its own
+                t.m.expect_close("m", 5 * roundoff);
+                t.v.expect_close("v", 6 * roundoff);
+                t.param.expect_close("param", 16 * roundoff);
+            }
+}
+
+TEST(AdamW, ReferenceDoesWhatPyTorchDoes) {  // torch.optim.AdamW in float64, three steps on one parameter
+    Reference<double> dev;
+    const AdamW o{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.2};
+    double param = 1.5, m = 0, v = 0;
+    const double gradients[] = {0.5, -2.0, 0.25},
+                 expected[] = {1.3700000019999998, 1.3984390413825702, 1.4057181965407615};
+    for (int64_t step = 1; step <= 3; ++step) {
+        adamw_update(dev, &param, &gradients[step - 1], &m, &v, 1, o, 1.0, step);
+        EXPECT_NEAR(param, expected[step - 1], 1e-14) << step;
+    }
+}
+
+TEST(AdamW, ZeroGradientsOnlyShrink) {
+    Values param = random_values(21), grad(std::vector<double>(21)), m(std::vector<double>(21)),
+           v(std::vector<double>(21));
+    Cpu cpu;
+    adamw_update(cpu, param.on(cpu), grad.on(cpu), m.on(cpu), v.on(cpu), 21, {.lr = 0.5, .weight_decay = 0.5}, 1, 1);
+    for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(param.on(cpu)[i], static_cast<float>(param[i] * 0.75));
+}
+
+TEST(AdamW, BitsDoNotDependOnTheThreads) {
+    expect_same_bits_for_any_thread_count([](Cpu& dev) {
+        Tensors t(10007);
+        adamw_update(dev, t.param.on(dev), t.grad.on(dev), t.m.on(dev), t.v.on(dev), 10007, {.weight_decay = 0.1}, 0.5f,
+                     3);
+        std::vector<float> all;
+        for (const Values* v : {&t.param, &t.m, &t.v}) append(all, *v);
+        return all;
+    });
+}
+
+TEST(AdamW, NaNStaysInItsElement) {
+    Tensors t(37);
+    Cpu cpu;
+    t.grad.on(cpu)[4] = NAN, t.param.on(cpu)[36] = NAN;
+    adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), 37, {}, 1, 1);
+    expect_nan_only_where("param", t.param, [](int64_t i) { return i == 4 || i == 36; });
+    expect_nan_only_where("m", t.m, [](int64_t i) { return i == 4; });
+    expect_nan_only_where("v", t.v, [](int64_t i) { return i == 4; });
+}
+
+TEST(AdamW, NaNInTheGradientsScaleReachesEverything) {
+    Tensors t(37);
+    Cpu cpu;
+    adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), 37, {}, NAN, 1);
+    expect_nan_only_where("param", t.param, [](int64_t) { return true; });
+}
+
+}  // namespace

@@ -1,0 +1,218 @@
+// The classifier: Cpu against Reference, padding, chunks of rows, differences, threads, NaN.
+#include "layers/classifier_cpu.h"
+
+#include "dev/test/layers/layer_check.h"
+
+namespace {
+
+struct Shape {
+    int64_t N, C, V;
+    int64_t padded() const { return (V + 127) / 128 * 128; }
+};
+const Shape shapes[] = {{1, 1, 1},    {1, 8, 2},    {3, 5, 7},     {7, 16, 15},  {12, 17, 16},   {13, 31, 17},
+                        {64, 33, 67}, {65, 4, 257}, {30, 64, 256}, {5, 3, 1021}, {2, 129, 1023}, {17, 21, 5000}};
+
+struct Tensors {
+    explicit Tensors(const Shape& shape, double size = 1)
+        : s(shape),
+          inp(random_values(s.N * s.C, size)),
+          weight(padded_with(nan64)),  // padding rows must stay out: NaN in them would show
+          losses(nan_values(s.N)),
+          dinp(nan_values(s.N * s.C)),
+          dweight(padded_with(7)) {
+        for (int64_t n = 0; n < s.N; ++n)
+            targets.push_back(static_cast<int32_t>(generator()() % static_cast<uint64_t>(s.V)));
+        targets[0] = static_cast<int32_t>(s.V - 1);
+    }
+    std::vector<double> padded_with(double padding) const {
+        std::vector<double> x = uniform(s.padded() * s.C);
+        std::fill(x.begin() + s.V * s.C, x.end(), padding);
+        return x;
+    }
+    template <class Device>
+    void run(Device& dev, bool backward = true) {
+        const float scale = 0.3f;
+        if (backward)
+            classifier_forward_backward(dev, losses.on(dev), dinp.on(dev), dweight.on(dev), inp.on(dev), weight.on(dev),
+                                        targets.data(), s.N, s.C, s.V, static_cast<typename Device::scalar>(scale));
+        else
+            classifier_forward(dev, losses.on(dev), inp.on(dev), weight.on(dev), targets.data(), s.N, s.C, s.V);
+    }
+    Shape s;
+    Values inp, weight, losses, dinp, dweight;
+    std::vector<int32_t> targets;
+};
+
+// A logit is a sum of C products, off by 8 roundoffs of its terms' sum (layers/matmul_test). The denominator's lanes
+// add `adds` numbers, and each sum is rounded; half of them, as the sums begin small. A loss adds two logits' errors,
+// the denominator's, and some roundings of the largest logit and of the logarithm. A probability is off by the same
+// share of itself; so is its term in dinp and dweight, whose sums lose 8 more.
+void set_magnitudes(Tensors& t) {
+    Magnitude size;
+    Reference<double> exact;
+    const Shape& s = t.s;
+    std::vector<double> sizes(static_cast<size_t>(s.V)), logits(sizes.size());
+    std::fill(t.dinp.magnitude.begin(), t.dinp.magnitude.end(), 0);
+    const int64_t adds = std::min(s.V, classifier::run) / simd::W + s.V / classifier::run;
+    const double row_errors = 8 + std::sqrt(static_cast<double>(s.N));
+    for (double& before : t.dweight.magnitude) before *= row_errors;
+    for (int64_t n = 0; n < s.N; ++n) {
+        classifier_logits(size, sizes.data(), t.inp.on(size) + n * s.C, t.weight.on(size), s.C, s.V);
+        classifier_logits(exact, logits.data(), t.inp.on(exact) + n * s.C, t.weight.on(exact), s.C, s.V);
+        const double largest = *std::max_element(sizes.begin(), sizes.end());
+        const int32_t target = t.targets[static_cast<size_t>(n)];
+        const double loss = t.losses[n], log_sum = loss + logits[static_cast<size_t>(target)];
+        const double p_error = 2 * 8 * largest + 4 + static_cast<double>(adds) / 2;
+        t.losses.magnitude[static_cast<size_t>(n)] = p_error + 2 * loss;
+        for (int64_t v = 0; v < s.V; ++v) {
+            const double p = std::exp(logits[static_cast<size_t>(v)] - log_sum);
+            const auto dlogit = [&](double sum_errors) {
+                return 0.3 * (p * (p_error + sum_errors) + (v == target ? sum_errors : 0));
+            };
+            for (int64_t c = 0; c < s.C; ++c) {
+                t.dinp.magnitude[static_cast<size_t>(n * s.C + c)] += dlogit(8) * std::abs(t.weight[v * s.C + c]);
+                t.dweight.magnitude[static_cast<size_t>(v * s.C + c)] +=
+                    dlogit(row_errors) * std::abs(t.inp[n * s.C + c]);
+            }
+        }
+    }
+}
+
+void expect_agreement(const Shape& s, double size = 1) {
+    SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+    Tensors t(s, size);
+    Cpu cpu;
+    Reference<double> reference;
+    t.run(cpu), t.run(reference);
+    const std::vector<float> losses(t.losses.on(cpu), t.losses.on(cpu) + s.N);
+    set_magnitudes(t);
+    t.losses.expect_close("losses", roundoff);
+    t.dinp.expect_close("dinp", roundoff);
+    t.dweight.expect_close("dweight", roundoff);
+    for (int64_t i = s.V * s.C; i < s.padded() * s.C; ++i) ASSERT_EQ(t.dweight.on(cpu)[i], 7) << "a padding row";
+    t.run(cpu, false);
+    EXPECT_EQ(std::memcmp(losses.data(), t.losses.on(cpu), losses.size() * sizeof(float)), 0)
+        << "the losses depend on whether gradients are wanted";
+}
+
+TEST(Classifier, CpuAgreesWithReference) {
+    for (const Shape& s : shapes) expect_agreement(s);
+}
+
+TEST(Classifier, ManyChunksOfRows) {  // at 2^24 / V rows, but at least 64
+    expect_agreement({340, 1, 50257});
+    EXPECT_GT(classifier::chunks(340, 50257), 1);
+}
+
+// Of 64 MiB of logits at most, which is what keeps them out of the memory plan, but never of less than 64 rows.
+TEST(Classifier, ChunksHaveTheirSize) {
+    EXPECT_EQ(classifier::chunks(65536, 256), 1);
+    EXPECT_EQ(classifier::chunks(65537, 256), 2);
+    EXPECT_EQ(classifier::chunks(64, 1 << 20), 1);
+    EXPECT_EQ(classifier::chunks(65, 1 << 20), 2);
+}
+
+// Of one token, whose loss is 0 whatever its logit is, and whatever the next row's.
+TEST(Classifier, AVocabularyOfOne) {
+    Cpu cpu;
+    const float inp[] = {-500, 500}, weight[] = {1};
+    const int32_t targets[] = {0, 0};
+    float losses[2];
+    classifier_forward(cpu, losses, inp, weight, targets, 2, 1, 1);
+    EXPECT_EQ(losses[0], 0);
+    EXPECT_EQ(losses[1], 0);
+}
+
+// As at the start of a training: each of the denominator's lanes adds thousands of terms near 1.
+TEST(Classifier, NearlyEqualLogitsOfALargeVocabulary) {
+    for (const double size : {0.0, 0.01, 0.02, 0.1}) {
+        Tensors t({40, 1, 50257}, size);
+        Cpu cpu;
+        Reference<double> reference;
+        t.run(cpu), t.run(reference);
+        for (int64_t n = 0; n < 40; ++n) t.losses.magnitude[static_cast<size_t>(n)] = t.losses[n];
+        t.losses.expect_close("losses", 4 * roundoff);
+    }
+}
+
+TEST(Classifier, LargeLogitsNeitherOverflowNorVanish) {
+    for (const double size : {30.0, 1e4}) {
+        Tensors t({9, 16, 67}, size);
+        Cpu cpu;
+        Reference<double> reference;
+        t.run(cpu), t.run(reference);
+        set_magnitudes(t);
+        t.losses.expect_close("losses", roundoff);
+        for (int64_t i = 0; i < 9 * 16; ++i) EXPECT_TRUE(std::isfinite(t.dinp.on(cpu)[i])) << i;
+    }
+}
+
+TEST(Classifier, LogitsAgreeWithReference) {
+    for (const Shape& s : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+        Tensors t(s);
+        Values logits = nan_values(s.V);
+        Cpu cpu;
+        Reference<double> reference;
+        Magnitude magnitude;
+        const auto run = [&](auto& dev) {
+            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), s.C, s.V);
+        };
+        run(cpu), run(reference), run(magnitude);
+        logits.expect_close("logits", 8 * roundoff);
+    }
+}
+
+TEST(Classifier, BackwardAgreesWithDifferences) {
+    const int64_t N = 4, C = 5, V = 7;
+    Reference<double> dev;
+    std::vector<double> inp = uniform(N * C), weight = uniform(V * C), losses(N), dinp(N * C), dweight(V * C);
+    const std::vector<int32_t> targets = {0, 6, 3, 3};
+    const double scale = 0.7;
+    const auto f = [&] {
+        classifier_forward(dev, losses.data(), inp.data(), weight.data(), targets.data(), N, C, V);
+        double sum = 0;
+        for (const double loss : losses) sum += loss;
+        return scale * sum;
+    };
+    classifier_forward_backward(dev, losses.data(), dinp.data(), dweight.data(), inp.data(), weight.data(),
+                                targets.data(), N, C, V, scale);
+    expect_gradient("inp", f, inp, dinp);
+    expect_gradient("weight", f, weight, dweight);
+}
+
+TEST(Classifier, BitsDoNotDependOnTheThreads) {
+    for (const Shape& s : {Shape{13, 31, 67}, Shape{1, 5, 1}, Shape{340, 2, 50257}})
+        expect_same_bits_for_any_thread_count([&](Cpu& dev) {
+            Tensors t(s);
+            Values logits = nan_values(s.V);
+            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), s.C, s.V);
+            t.run(dev);
+            std::vector<float> all;
+            for (const Values* v : {&logits, &t.losses, &t.dinp, &t.dweight}) append(all, *v);
+            return all;
+        });
+}
+
+TEST(Classifier, NaNStaysInItsRow) {
+    Tensors t({13, 31, 67});
+    Cpu cpu;
+    t.inp.on(cpu)[4 * 31 + 30] = NAN;
+    t.run(cpu);
+    expect_nan_only_where("losses", t.losses, [](int64_t n) { return n == 4; });
+    expect_nan_only_where("dinp", t.dinp, [](int64_t i) { return i / 31 == 4; });
+    expect_nan_only_where("dweight", t.dweight, [](int64_t i) { return i / 31 < 67; });  // a sum over the rows
+}
+
+TEST(Classifier, NaNInOneTokensWeightsReachesEveryLoss) {
+    for (const int64_t v : {0, 15, 16, 66}) {  // the first lane, and others, of the search for the largest logit
+        Tensors t({13, 31, 67});
+        Cpu cpu;
+        t.weight.on(cpu)[v * 31 + 7] = NAN;
+        t.run(cpu);
+        expect_nan_only_where("losses", t.losses, [](int64_t) { return true; });
+        expect_nan_only_where("dinp", t.dinp, [](int64_t) { return true; });
+    }
+}
+
+}  // namespace

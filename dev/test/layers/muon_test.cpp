@@ -1,0 +1,129 @@
+// Muon: Cpu against Reference over shapes, the same bits for any number of threads, NaN.
+#include "layers/muon_cpu.h"
+
+#include "dev/test/layers/layer_check.h"
+
+namespace {
+
+struct Matrix {
+    Matrix(int64_t r, int64_t c) : Matrix(r, c, uniform(r * c), uniform(r * c)) {}
+    Matrix(int64_t r, int64_t c, const std::vector<double>& m, const std::vector<double>& g)
+        : rows(r), cols(c), param(uniform(r * c)), momentum(m), grad(g) {}
+    template <class Device>
+    auto on(Device& dev) {
+        return MuonMatrix<typename Device::scalar>{param.on(dev), momentum.on(dev), grad.on(dev), rows, cols};
+    }
+    int64_t rows, cols;
+    Values param, momentum, grad;
+};
+
+const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
+
+void expect_close(Matrix& w) {
+    for (double& m : w.param.magnitude)
+        m = 1 + settings.lr * 3.5;  // the parameter, and a step of an orthogonal direction
+    for (double& m : w.momentum.magnitude) m = 1;
+    // Each of five steps multiplies an error in a small singular value by up to 3.4: 3.4^5 = 480 roundings of the step.
+    w.param.expect_close("param", 32 * roundoff);
+    w.momentum.expect_close("momentum", 3 * roundoff);
+}
+
+void expect_as_reference(Matrix& w) {
+    Cpu cpu = cpu_with_stale_scratch();
+    Reference<double> reference;
+    muon_update(cpu, {w.on(cpu)}, settings, 0.25f);
+    muon_update(reference, {w.on(reference)}, settings, 0.25);
+    expect_close(w);
+}
+
+TEST(MuonLayer, CpuAgreesWithReference) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
+                                     {1, 7},
+                                     {9, 1},
+                                     {5, 5},
+                                     {16, 16},
+                                     {47, 49},
+                                     {49, 47},
+                                     {96, 33},
+                                     {31, 160}}) {
+        SCOPED_TRACE(testing::PrintToString(std::pair{rows, cols}));
+        Matrix w(rows, cols);
+        expect_as_reference(w);
+    }
+}
+
+// Threads take matrices in an order of their own, the largest first.
+TEST(MuonLayer, EachOfSeveralMatricesIsUpdatedOnce) {
+    std::vector<std::unique_ptr<Matrix>> matrices;
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{7, 3}, {30, 50}, {48, 48}, {64, 32}, {30, 50}})
+        matrices.push_back(std::make_unique<Matrix>(rows, cols));
+    Cpu cpu = cpu_with_stale_scratch();
+    std::vector<MuonMatrix<float>> updates;
+    for (const auto& w : matrices) updates.push_back(w->on(cpu));
+    muon_update(cpu, updates, settings, 0.25f);
+    for (const auto& w : matrices) {
+        SCOPED_TRACE(testing::PrintToString(std::pair{w->rows, w->cols}));
+        Reference<double> reference;
+        muon_update(reference, {w->on(reference)}, settings, 0.25);
+        expect_close(*w);
+    }
+}
+
+// Four directions of sizes 1 to 0.01 and the others near 0, as gradients are. The squares of small singular values
+// drown in rounding errors: were the Gram matrix not taken anew in between, param would be off by 2 to 5 times what is
+// allowed.
+TEST(MuonLayer, CpuAgreesWithReferenceOnMatricesOfLowRank) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{16, 16}, {47, 49}, {96, 33}, {31, 160}}) {
+        SCOPED_TRACE(testing::PrintToString(std::pair{rows, cols}));
+        std::vector<double> sum = uniform(rows * cols, 1e-4);
+        for (const double size : {1.0, 0.3, 0.1, 0.01}) {
+            const std::vector<double> left = uniform(rows, size), right = uniform(cols);
+            for (int64_t i = 0; i < rows * cols; ++i)
+                sum[static_cast<size_t>(i)] +=
+                    left[static_cast<size_t>(i / cols)] * right[static_cast<size_t>(i % cols)];
+        }
+        Matrix w(rows, cols, sum, sum);
+        expect_as_reference(w);
+    }
+}
+
+TEST(MuonLayer, AZeroGradientOnlyDecays) {
+    Cpu cpu;
+    Matrix w(6, 40);
+    std::fill_n(w.grad.on(cpu), w.grad.size(), 0.0f);
+    std::fill_n(w.momentum.on(cpu), w.momentum.size(), 0.0f);
+    muon_update(cpu, {w.on(cpu)}, settings, 1.0f);
+    for (int64_t i = 0; i < w.param.size(); ++i)
+        EXPECT_NEAR(static_cast<double>(w.param.on(cpu)[i]), w.param[i] * (1 - 0.05 * 0.3), 1e-7);
+}
+
+TEST(MuonLayer, SameBitsForAnyNumberOfThreads) {
+    std::vector<std::vector<float>> results;
+    for (const int threads : {1, 2, 3}) {
+        omp_set_num_threads(threads);
+        Cpu cpu;
+        generator().seed(5);
+        std::vector<std::unique_ptr<Matrix>> matrices;
+        std::vector<MuonMatrix<float>> updates;
+        std::vector<float> bits;
+        for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 32}, {30, 50}, {48, 48}, {32, 64}, {7, 3}})
+            matrices.push_back(std::make_unique<Matrix>(rows, cols)), updates.push_back(matrices.back()->on(cpu));
+        muon_update(cpu, updates, settings, 0.5f);
+        for (const auto& w : matrices) bits.insert(bits.end(), w->param.on(cpu), w->param.on(cpu) + w->param.size());
+        results.push_back(bits);
+    }
+    omp_set_num_threads(omp_get_num_procs());
+    EXPECT_EQ(0, std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)));
+    EXPECT_EQ(0, std::memcmp(results[0].data(), results[2].data(), results[0].size() * sizeof(float)));
+}
+
+TEST(MuonLayer, NaNStaysInItsMatrixAndShows) {
+    Cpu cpu;
+    Matrix sick(8, 9), well(9, 8);
+    sick.grad.on(cpu)[13] = NAN;
+    muon_update(cpu, {sick.on(cpu), well.on(cpu)}, settings, 1.0f);
+    EXPECT_TRUE(std::isnan(sick.param.on(cpu)[0]));
+    for (int64_t i = 0; i < well.param.size(); ++i) EXPECT_TRUE(std::isfinite(well.param.on(cpu)[i]));
+}
+
+}  // namespace

@@ -1,0 +1,306 @@
+// The whole model: its gradients, its devices against each other, and what training relies on.
+#include <map>
+
+#include "gpt2.h"
+#include "dev/test/layers/layer_check.h"
+
+namespace {
+
+struct Case {
+    GPT2Config config;
+    int64_t B, T;
+    int64_t N() const { return B * T; }
+};
+const Case small{{.context = 7, .vocab = 11, .layers = 2, .heads = 2, .channels = 8}, 2, 5};
+const Case tiny{{.context = 40, .vocab = 256, .layers = 4, .heads = 4, .channels = 128}, 2, 33};
+
+// The same for both devices: floats.
+std::vector<float> random_parameters(const GPT2Config& config) {
+    const ParameterTable table(config);
+    std::vector<float> values(static_cast<size_t>(table.size));
+    for (const Parameter& p : table.rows) {
+        const std::vector<double> x = uniform(p.copies * p.piece(), p.decay() ? 0.15 : 0.3);
+        for (size_t i = 0; i < x.size(); ++i)
+            values[static_cast<size_t>(p.offset) + i] = static_cast<float>(x[i] + (p.init == Init::ones ? 1 : 0));
+    }
+    const int64_t C = config.channels;  // the padding rows of wte
+    std::fill(values.begin() + config.vocab * C, values.begin() + config.padded_vocab() * C, 0.0f);
+    return values;
+}
+
+struct Batch {
+    explicit Batch(const Case& c) {
+        const auto token = [&] { return static_cast<int32_t>(generator()() % static_cast<uint64_t>(c.config.vocab)); };
+        for (int64_t i = 0; i < c.N(); ++i) x.push_back(token()), y.push_back(token());
+        x.back() = static_cast<int32_t>(c.config.vocab - 1), x[0] = 0;
+    }
+    std::vector<int32_t> x, y;
+};
+
+template <class Device>
+struct Trial {
+    explicit Trial(const Case& c, const std::vector<float>& parameters, Keep keep = Keep::training)
+        : model(Device{}, c.config, c.B, c.T, keep) {
+        std::copy(parameters.begin(), parameters.end(), model.parameters.get());
+    }
+    std::vector<double> gradients(const Parameter& p) const {
+        return {model.gradients.get() + p.offset, model.gradients.get() + p.offset + p.copies * p.piece()};
+    }
+    // Of one more batch: += its gradients.
+    double loss(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {
+        model.forward_backward(x, y, B, T, scale);
+        return model.loss();
+    }
+    std::vector<typename Device::scalar> all_gradients() const {
+        return {model.gradients.get(), model.gradients.get() + model.table.size};
+    }
+    GPT2<Device> model;
+};
+using Exact = Reference<double>;
+
+double largest(const std::vector<double>& x) {
+    double size = 0;
+    for (const double value : x) size = std::max(size, std::abs(value));
+    return size;
+}
+// Every |a - b| at most `tolerance` of the largest |b|, so that NaN fails.
+void expect_near(const std::string& name, const std::vector<double>& a, const std::vector<double>& b,
+                 double tolerance) {
+    double worst = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+        if (!(std::abs(a[i] - b[i]) <= worst)) worst = std::abs(a[i] - b[i]);
+    EXPECT_LE(worst, tolerance * largest(b)) << name << ", of at most " << largest(b);
+}
+
+TEST(Model, GradientsAgreeWithDifferences) {
+    const Batch batch(small);
+    Trial<Exact> t(small, random_parameters(small.config));
+    GPT2<Exact>& model = t.model;
+    const double scale = 0.4;
+    model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, scale);
+    for (const Parameter& p : model.table.rows) {
+        double* const values = model.parameters.get() + p.offset;
+        std::vector<double> x(values, values + p.copies * p.piece());
+        const auto loss = [&] {
+            std::copy(x.begin(), x.end(), values);
+            return scale * model.evaluate(batch.x.data(), batch.y.data(), small.B, small.T);
+        };
+        expect_gradient(p.name.c_str(), loss, x, t.gradients(p), 1e-6);
+        loss();  // x is back at its place
+    }
+}
+
+TEST(Model, CpuAgreesWithReference) {
+    for (const Case& c :
+         {small, tiny, Case{{.context = 33, .vocab = 256, .layers = 2, .heads = 2, .channels = 128}, 2, 33},
+          Case{{.context = 70, .vocab = 301, .layers = 3, .heads = 3, .channels = 51}, 1, 67},
+          Case{{.context = 1, .vocab = 3, .layers = 1, .heads = 1, .channels = 3}, 1, 1}}) {
+        SCOPED_TRACE(testing::Message() << c.config.layers << " layers of " << c.config.channels << ", T " << c.T);
+        const std::vector<float> parameters = random_parameters(c.config);
+        const Batch batch(c);
+        Trial<Cpu> cpu(c, parameters);
+        Trial<Exact> exact(c, parameters);
+        const auto run = [&](auto& t) {
+            return t.loss(batch.x.data(), batch.y.data(), c.B, c.T, 1.0 / static_cast<double>(c.N()));
+        };
+        const double loss = run(cpu), exact_loss = run(exact);
+        // as test_gpt2: some 40 roundings in a row to the loss, and twice that and sums over the rows for gradients
+        EXPECT_NEAR(loss, exact_loss, 5e-6 * exact_loss);
+        for (const Parameter& p : cpu.model.table.rows) expect_near(p.name, cpu.gradients(p), exact.gradients(p), 2e-5);
+        const double norm = cpu.model.update({}, {}, 1).grad_norm, exact_norm = exact.model.update({}, {}, 1).grad_norm;
+        EXPECT_NEAR(norm, exact_norm, 1e-5 * exact_norm);
+    }
+}
+
+std::vector<float> train(const Case& c, int steps) {
+    Trial<Cpu> t(c, random_parameters(c.config));
+    std::vector<float> result;
+    for (int step = 1; step <= steps; ++step) {
+        const Batch batch(c);
+        t.model.forward_backward(batch.x.data(), batch.y.data(), c.B, c.T, 1.0 / static_cast<double>(c.N()));
+        const StepResult r = t.model.update({.adamw = {.lr = 1e-2, .weight_decay = 0.1}}, {.clip = 1}, step);
+        result.push_back(static_cast<float>(r.loss)), result.push_back(static_cast<float>(r.grad_norm));
+    }
+    const Model::HostState state = t.model.download();
+    for (const float* part : {state.parameters, state.m, state.v})
+        result.insert(result.end(), part, part + t.model.table.size);
+    return result;
+}
+
+TEST(Model, TrainingsBitsDoNotDependOnTheThreads) {
+    for (const Case& c :
+         {small, tiny, Case{{.context = 70, .vocab = 301, .layers = 2, .heads = 3, .channels = 51}, 3, 21}})
+        expect_same_bits_for_any_thread_count([&](Cpu&) { return train(c, 4); });
+}
+
+template <class Device>
+void expect_accumulation(double tolerance) {
+    Case c = tiny;
+    c.B = 4;
+    const std::vector<float> parameters = random_parameters(c.config);
+    const Batch batch(c);
+    Trial<Device> whole(c, parameters), parts(c, parameters);
+    const double scale = 1.0 / static_cast<double>(c.N());
+    const int64_t half = c.N() / 2;
+    const double loss = whole.loss(batch.x.data(), batch.y.data(), 4, c.T, scale);
+    parts.model.forward_backward(batch.x.data(), batch.y.data(), 2, c.T, scale);
+    parts.model.forward_backward(batch.x.data() + half, batch.y.data() + half, 2, c.T, scale);
+    EXPECT_NEAR(parts.model.loss(), loss, tolerance * loss);
+    for (const Parameter& p : whole.model.table.rows)
+        expect_near(p.name, parts.gradients(p), whole.gradients(p), tolerance);
+}
+TEST(Model, AccumulatedGradientsAreTheLargeBatchs) {
+    expect_accumulation<Exact>(1e-13);
+    expect_accumulation<Cpu>(1e-6);  // the same terms in another order: some roundings of the largest
+}
+
+TEST(Model, TheFirstBatchAfterAnUpdateOverwritesProducts) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    Trial<Cpu> added(tiny, parameters), written(tiny, parameters);
+    for (const Parameter& p : written.model.table.rows)
+        if (p.gradient_is_product)  // but for wte's padding, which nothing writes
+            std::fill_n(written.model.gradients.get() + p.offset,
+                        p.per_layer ? p.copies * p.stride : tiny.config.vocab * tiny.config.channels, NAN);
+    added.model.accumulate = true;
+    for (Trial<Cpu>* t : {&added, &written}) t->loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 0.1);
+    EXPECT_EQ(added.all_gradients(), written.all_gradients());
+    EXPECT_TRUE(written.model.accumulate);
+}
+
+TEST(Model, ABatchSmallerThanPlannedGivesTheSameBits) {
+    Case large = tiny;
+    large.B = 5, large.T = 40;
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny), other(large);
+    Trial<Cpu> planned(tiny, parameters), roomy(large, parameters);
+    roomy.model.forward_backward(other.x.data(), other.y.data(), large.B, large.T, 1);  // leaves its values behind
+    zero(roomy.model.dev, roomy.model.gradients.get(), roomy.model.table.size);
+    take(roomy.model.dev, roomy.model.status.get());
+    const auto run = [&](Trial<Cpu>& t) { return t.loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 0.1); };
+    EXPECT_EQ(run(planned), run(roomy));
+    EXPECT_EQ(planned.all_gradients(), roomy.all_gradients());
+}
+
+TEST(Model, WhatIsKeptChangesNothing) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    const auto run = [&](Trial<Cpu>& t) { return t.loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 1); };
+    Trial<Cpu> training(tiny, parameters), inference(tiny, parameters, Keep::inference);
+    const double loss = run(training);
+    int64_t less = training.model.acts.size;
+    for (const Keep keep : {Keep::recompute_gelu, Keep::recompute_ln, Keep::recompute_block}) {
+        Trial<Cpu> recomputing(tiny, parameters, keep);
+        EXPECT_LT(recomputing.model.acts.size, less);
+        less = recomputing.model.acts.size;
+        EXPECT_EQ(run(recomputing), loss);
+        EXPECT_EQ(recomputing.all_gradients(), training.all_gradients());
+    }
+    Trial<Cpu> all(tiny, parameters, Keep::all);
+    EXPECT_EQ(run(all), loss);
+    EXPECT_EQ(training.all_gradients(), all.all_gradients());
+    for (Trial<Cpu>* t : {&training, &all, &inference})
+        EXPECT_EQ(t->model.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T), loss);
+}
+
+template <class Device>
+void expect_next_logits(double tolerance) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    Trial<Device> t(tiny, parameters), inference(tiny, parameters, Keep::inference);
+    t.model.evaluate(batch.x.data(), batch.y.data(), 1, tiny.T);
+    const auto* const losses = t.model.activations.get() + t.model.acts.losses.offset;
+    for (int64_t n = 1; n <= tiny.T; n += 4) {  // the prefix of n tokens predicts what the n-th loss was measured on
+        std::vector<float> logits(static_cast<size_t>(tiny.config.vocab), NAN);
+        inference.model.next_logits(logits.data(), batch.x.data(), n);
+        double sum = 0;
+        for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+        const double loss =
+            std::log(sum) - static_cast<double>(logits[static_cast<size_t>(batch.y[static_cast<size_t>(n - 1)])]);
+        EXPECT_NEAR(loss, static_cast<double>(losses[n - 1]), tolerance) << "prefix " << n;
+    }
+}
+TEST(Model, NextLogitsAreTheLossesLogits) {
+    expect_next_logits<Exact>(1e-5);  // logits are floats
+    expect_next_logits<Cpu>(1e-5);
+}
+
+TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
+    const std::vector<float> parameters = random_parameters(small.config);
+    Trial<Cpu> t(small, parameters);
+    t.model.update({.adamw = {.lr = 0.5, .weight_decay = 0.5}}, {}, 1);  // no gradients: nothing but decay
+    for (const Parameter& p : t.model.table.rows)
+        for (int64_t i = p.offset; i < p.offset + p.copies * p.piece(); ++i)
+            ASSERT_EQ(t.model.parameters.get()[i],
+                      parameters[static_cast<size_t>(i)] * (p.shape.size() == 2 ? 0.75f : 1.0f))
+                << p.name;
+    const Batch batch(small);
+    t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
+    EXPECT_GT(t.model.update({}, {}, 2).grad_norm, 0);
+    EXPECT_EQ(t.model.update({}, {}, 3).grad_norm, 0);
+}
+
+// Layer by layer, from each parameter's own gradient and moments: in the model the matrices are slices of three flat
+// buffers.
+TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
+    Trial<Exact> t(small, random_parameters(small.config));
+    GPT2<Exact>& model = t.model;
+    const Batch batch(small);
+    const Optimizer optimizer{.adamw = {.lr = 0.01}, .muon = Muon{.lr = 0.05, .weight_decay = 0.1}};
+    for (int64_t step = 1; step <= 2; ++step) {  // the second has momentum from the first
+        model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
+        const auto values = [&](const double* x, const Parameter& p, int64_t l) {
+            return std::vector<double>(x + p.at(l), x + p.at(l) + p.shape[0] * p.shape[1]);
+        };
+        std::map<std::string, std::vector<double>> expected;
+        for (const Parameter& p : model.table.rows)
+            for (int64_t l = 0; p.muon() && l < p.copies; ++l) {
+                std::vector<double> weight = values(model.parameters.get(), p, l), m = values(model.m.get(), p, l),
+                                    gradient = values(model.gradients.get(), p, l);
+                Exact dev;
+                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1]}}, *optimizer.muon,
+                            1.0);
+                expected[p.name + std::to_string(l)] = weight;
+            }
+        EXPECT_EQ(expected.size(), 4 * small.config.layers);
+        model.update(optimizer, {}, step);
+        for (const Parameter& p : model.table.rows)
+            for (int64_t l = 0; p.muon() && l < p.copies; ++l)
+                EXPECT_EQ(values(model.parameters.get(), p, l), expected[p.name + std::to_string(l)])
+                    << p.name << ", layer " << l << ", step " << step;
+    }
+}
+
+TEST(Model, PaddingOfTheVocabularyStaysZero) {
+    Trial<Cpu> t(small, random_parameters(small.config));
+    const int64_t begin = small.config.vocab * small.config.channels,
+                  end = small.config.padded_vocab() * small.config.channels;
+    for (int step = 1; step <= 3; ++step) {
+        const Batch batch(small);
+        t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 0.1);
+        for (int64_t i = begin; i < end; ++i) ASSERT_EQ(t.model.gradients.get()[i], 0) << step;
+        t.model.update({.adamw = {.lr = 0.1, .weight_decay = 0.1}}, {}, step);
+        for (const float* x : {t.model.parameters.get(), t.model.m.get(), t.model.v.get()})
+            for (int64_t i = begin; i < end; ++i) ASSERT_EQ(x[i], 0) << step;
+    }
+}
+
+TEST(Model, NaNInAnyParameterShowsAndIsNotApplied) {
+    const std::vector<float> parameters = random_parameters(small.config);
+    const Batch batch(small);
+    for (const Parameter& p : ParameterTable(small.config).rows) {
+        Trial<Cpu> t(small, parameters);
+        t.model.parameters.get()[p.offset] = NAN;  // of token 0, position 0, channel 0: all of them are used
+        EXPECT_TRUE(std::isnan(t.model.evaluate(batch.x.data(), batch.y.data(), small.B, small.T))) << p.name;
+        EXPECT_TRUE(std::isnan(t.loss(batch.x.data(), batch.y.data(), small.B, small.T, 1))) << p.name;
+        for (const Parameter& q : t.model.table.rows)
+            EXPECT_TRUE(std::isnan(t.model.gradients.get()[q.offset])) << p.name << " did not reach " << q.name;
+        const StepResult result = t.model.update({}, {.clip = 1}, 1);
+        EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.grad_norm) && !result.applied) << p.name;
+        std::vector<float> after(t.model.parameters.get(), t.model.parameters.get() + t.model.table.size);
+        after[static_cast<size_t>(p.offset)] = parameters[static_cast<size_t>(p.offset)];
+        EXPECT_EQ(after, parameters) << p.name;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,189 @@
+// What the tests of the whole program share: it runs as its users run it, as a process of its own.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "dev/test/io/model_files.h"
+
+struct Result {
+    int status = -1;  // as the shell has it: of a signal, 128 and its number
+    std::string out, err;
+    int64_t peak_memory = 0;  // bytes that it had in memory at most, pages of files included
+};
+
+struct Limits {
+    rlim_t memory = RLIM_INFINITY, file = RLIM_INFINITY;  // bytes: of address space, of any one file
+};
+
+using Args = std::map<std::string, std::string>;  // option (no dashes) and value; "" for a flag
+
+inline std::vector<std::string> words(const std::string& command, const Args& args) {
+    std::vector<std::string> all{command};
+    for (const auto& [name, value] : args) {
+        all.push_back("--" + name);
+        if (!value.empty()) all.push_back(value);
+    }
+    return all;
+}
+
+class Program : public ModelFiles {
+protected:
+    static std::string binary() {
+        const char* named = std::getenv("TRAIN_GPT2");
+        return named ? named : "./train_gpt2";
+    }
+    // What its messages begin with.
+    static std::string program_name() {
+        const bool on_gpu = std::filesystem::path(binary()).filename().string().starts_with("train_gpt2cu");
+        return on_gpu ? "train_gpt2cu" : "train_gpt2";
+    }
+
+    Program() {
+        setenv("OMP_WAIT_POLICY", "passive", 1);  // several runs may share this machine
+        setenv("OMP_NUM_THREADS", "2", 1);
+        std::string lines;
+        for (int i = 1; i <= 60; ++i)
+            lines += "line " + std::to_string(i) + ": the quick brown fox jumps over the lazy dog\n";
+        write_bytes(text, lines);
+    }
+
+    struct Child {
+        pid_t pid;
+        int out, err;
+    };
+    Child start(std::vector<std::string> arguments, const Limits& limits = {}) const {
+        arguments.insert(arguments.begin(), binary());
+        std::vector<char*> argv;
+        for (std::string& word : arguments) argv.push_back(word.data());
+        argv.push_back(nullptr);
+        int out[2], err[2];
+        if (pipe(out) != 0 || pipe(err) != 0) throw std::runtime_error("pipe");
+        const pid_t pid = fork();
+        if (pid == 0) {
+            alarm(120);  // a program that hangs is a failure, not a hung test
+            dup2(out[1], STDOUT_FILENO);
+            dup2(err[1], STDERR_FILENO);
+            for (const int fd : {out[0], out[1], err[0], err[1]}) close(fd);
+            const rlimit memory{limits.memory, limits.memory}, file{limits.file, limits.file};
+            setrlimit(RLIMIT_AS, &memory);
+            setrlimit(RLIMIT_FSIZE, &file);
+            std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails, as on a full disc
+            execv(argv[0], argv.data());
+            perror(argv[0]);
+            _exit(127);
+        }
+        close(out[1]);
+        close(err[1]);
+        return {pid, out[0], err[0]};
+    }
+    static Result finish(const Child& child) {
+        const auto read_all = [](int fd) {
+            std::string all;
+            char block[4096];
+            for (ssize_t n; (n = read(fd, block, sizeof block)) > 0;) all.append(block, static_cast<size_t>(n));
+            close(fd);
+            return all;
+        };
+        Result result;
+        result.out = read_all(child.out);
+        result.err = read_all(child.err);
+        int status = 0;
+        rusage usage{};
+        wait4(child.pid, &status, 0, &usage);
+        result.peak_memory = usage.ru_maxrss * 1024;
+        result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        return result;
+    }
+    Result run(std::vector<std::string> arguments, const Limits& limits = {}) const {
+        return finish(start(std::move(arguments), limits));
+    }
+    // Without a word on standard error. Returns what it printed.
+    std::string expect_done(std::vector<std::string> arguments) const {
+        const Result result = run(std::move(arguments));
+        EXPECT_EQ(result.status, 0) << result.err;
+        EXPECT_EQ(result.err, "");
+        return result.out;
+    }
+
+    // A training run of a moment; `more` adds to these options or replaces them.
+    std::vector<std::string> training(const std::string& out, const Args& more = {}) const {
+        Args args = more;
+        args.insert({{"data", text},
+                     {"out", at(out)},
+                     {"layers", "1"},
+                     {"heads", "2"},
+                     {"channels", "16"},
+                     {"context", "16"},
+                     {"batch", "2"},
+                     {"seq", "16"},
+                     {"steps", "6"},
+                     {"sample-tokens", "0"}});
+        return words("train", args);
+    }
+    std::string train(const std::string& out, const Args& more = {}) const { return expect_done(training(out, more)); }
+
+    // The lines of a run's log without their times.
+    std::vector<nlohmann::json> timeless_log(const std::string& out) const {
+        std::vector<nlohmann::json> lines;
+        std::istringstream file(read_bytes(at(out + "/log.jsonl")));
+        for (std::string line; std::getline(file, line);) {
+            lines.push_back(nlohmann::json::parse(line));
+            lines.back().erase("seconds"), lines.back().erase("tokens_per_second");
+        }
+        return lines;
+    }
+    // The same model, moments, trainer's state and log: everything but the time that it took.
+    void expect_same_run(const std::string& a, const std::string& b) const {
+        for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+            EXPECT_TRUE(read_bytes(at(a + file)) == read_bytes(at(b + file))) << a << ", " << b << ": " << file;
+        EXPECT_TRUE(timeless_log(a) == timeless_log(b)) << a << ", " << b << ": log.jsonl";
+        const auto state = [&](const std::string& out) {
+            auto json = nlohmann::json::parse(read_bytes(at(out + "/latest/trainer_state.json")));
+            json.erase("seconds"), json.erase("crc32");
+            return json;
+        };
+        EXPECT_EQ(state(a), state(b));
+    }
+
+    // Every file and directory below the test's own, with what is in it.
+    std::map<std::string, std::string> snapshot() const {
+        std::map<std::string, std::string> files;
+        for (const auto& item : std::filesystem::recursive_directory_iterator(root))
+            files[item.path().string().substr(root.size() + 1)] =
+                item.is_symlink()     ? "-> " + std::filesystem::read_symlink(item.path()).string()
+                : item.is_directory() ? "directory"
+                                      : read_bytes(item.path().string());
+        return files;
+    }
+
+    // Exit status 2 and one line on standard error that has every one of `parts`; not a file is other than before.
+    void expect_refused(std::vector<std::string> arguments, const std::vector<std::string>& parts,
+                        const Limits& limits = {}) const {
+        std::string command = program_name();
+        for (const std::string& word : arguments) command += " " + word;
+        SCOPED_TRACE(command);
+        const auto before = snapshot();
+        const Result result = run(std::move(arguments), limits);
+        EXPECT_EQ(result.status, 2);
+        EXPECT_TRUE(result.err.starts_with(program_name() + ": ")) << result.err;
+        EXPECT_EQ(result.err.find('\n') + 1, result.err.size()) << result.err;
+        for (const std::string& part : parts)
+            EXPECT_NE(result.err.find(part), std::string::npos) << result.err << "lacks: " << part;
+        const auto after = snapshot();
+        for (const auto& [name, bytes] : after) {
+            const auto old = before.find(name);
+            EXPECT_TRUE(old != before.end() && old->second == bytes) << name << " was made or changed";
+        }
+        EXPECT_EQ(before.size(), after.size());
+    }
+
+    const std::string text = at("text.txt");
+};

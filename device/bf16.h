@@ -1,0 +1,82 @@
+// bf16: a float's upper half, 8 bits of exponent and 7 of fraction. A storage type: numbers are computed in fp32.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "device/float_formats.h"
+#include "device/cpu/simd.h"
+
+struct bf16 {
+    uint16_t bits;
+    bf16() = default;
+    template <std::floating_point T>
+    explicit bf16(T x) : bits(bf16_from_float(static_cast<float>(x))) {}  // to nearest, ties to even; NaN stays NaN
+    operator float() const { return float_from_bf16(bits); }
+};
+
+namespace simd {
+
+using vhalf = uint16_t __attribute__((vector_size(2 * W), may_alias));
+using vword = uint32_t __attribute__((vector_size(4 * W), may_alias));
+
+// GCC 12 converts 16 lanes one by one without these instructions (and warns of the ones that have no mask).
+inline vfloat widen(vhalf v) {
+#if defined(__AVX512F__)
+    return (vfloat)((vword)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v) << 16);
+#else
+    return (vfloat)(__builtin_convertvector(v, vword) << 16);
+#endif
+}
+// As bf16_from_float, in every lane.
+inline vhalf narrow(vfloat x) {
+    const vword bits = (vword)x, rounded = bits + 0x7FFF + ((bits >> 16) & 1), nan = bits | 0x400000;
+    const vword half = (x == x ? rounded : nan) >> 16;
+#if defined(__AVX512F__)
+    return (vhalf)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)half);
+#else
+    return __builtin_convertvector(half, vhalf);
+#endif
+}
+
+inline vfloat load(const bf16* p) {
+    vhalf v;
+    std::memcpy(&v, p, sizeof v);
+    return widen(v);
+}
+inline void store(bf16* p, vfloat x) {
+    const vhalf v = narrow(x);
+    std::memcpy(p, &v, sizeof v);
+}
+
+// Past the caches, as for floats.
+inline void stream(bf16* p, vfloat x) {
+#if defined(__AVX512F__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrow(x));
+#elif defined(__AVX2__)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)narrow(x));
+#else
+    store(p, x);
+#endif
+}
+
+// x as S holds it.
+template <class S>
+inline vfloat rounded(vfloat x) {
+    if constexpr (std::is_same_v<S, bf16>) return widen(narrow(x));
+    return x;
+}
+
+// The first n lanes, as for floats.
+inline vfloat load_n(const bf16* p, int64_t n) {
+    if (n >= W) return load(p);
+    vhalf v{};
+    std::memcpy(&v, p, static_cast<size_t>(n) * sizeof(bf16));
+    return widen(v);
+}
+inline void store_n(bf16* p, vfloat x, int64_t n) {
+    const vhalf v = narrow(x);
+    std::memcpy(p, &v, n >= W ? sizeof v : static_cast<size_t>(n) * sizeof(bf16));
+}
+
+}  // namespace simd

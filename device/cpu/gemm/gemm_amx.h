@@ -1,0 +1,239 @@
+// The matrix product by AMX, which multiplies tiles of bf16 into tiles of 16 x 16 sums in fp32 (TDPBF16PS). With one
+// plane, factors are rounded to bf16. With three, a float is split into three bf16 that add up to it, 8 of its 24 bits
+// each, and of the nine products of two such floats' parts the six above 2^-24 are summed: as exact as fp32's own, and
+// faster, as AMX does 16 times the multiply-adds of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16
+// artificial intelligence datatype for higher-precision computations")
+//
+// Four tiles of sums (32 x 32 of C) meet two tiles of A and two of B: 4 loads of 8 cycles, 4 products of 16 cycles.
+// Copying would take about as long as the products, but is for the vector units, and those are idle meanwhile: between
+// the products, A's next 32 rows, B's next columns and the epilogue of C's block before get their share. A core looks
+// some 500 instructions ahead, and so does both at once. A's copy (MC x KC) is kept while B's columns go by (two copies
+// of KC x NC, one in use and one in the making); all of it stays in L2. A long KC keeps C's tiles from being read and
+// written often.
+#pragma once
+
+#include "device/cpu/gemm/pack_amx.h"
+
+#if defined(__AMX_BF16__)
+#include "device/platform.h"
+
+namespace amx {
+
+using gemm::part_of;
+using gemm::Range;
+using gemm::Store;
+
+template <int n>
+struct Planes {};  // a kind of products, as gemm::Floats
+
+// The blocks' sizes by the number of planes.
+template <int planes>
+struct Blocks;
+template <>
+struct Blocks<1> {
+    static constexpr int64_t KC = 512, MC = 32 * side, NC = 12 * side;
+};
+template <>
+struct Blocks<3> {
+    static constexpr int64_t KC = 512, MC = 8 * side, NC = 4 * side;
+};
+// Which planes of A and B are multiplied, the smaller products first; neighbours have one in common.
+struct Pair {
+    int a, b;
+};
+template <int planes>
+constexpr Pair products[1] = {{0, 0}};
+template <>
+constexpr Pair products<3>[6] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
+
+template <int planes>
+constexpr int64_t words(int64_t n) {  // of n packed rows or columns
+    return n * Blocks<planes>::KC / 2 * planes;
+}
+template <int planes>
+constexpr int64_t scratch_floats() {  // of each thread
+    return words<planes>(Blocks<planes>::MC + side) + 2 * words<planes>(Blocks<planes>::NC);
+}
+
+inline bool permitted() {
+    static const bool granted = platform::request_amx();
+    return granted;
+}
+// Eight registers of 16 rows of 64 bytes, for the calling thread.
+inline void configure() {
+    struct alignas(64) {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    asm volatile("" ::"r"(&config) : "memory");  // GCC's intrinsic says that it reads 8 bytes, of 64
+    _tile_loadconfig(&config);
+}
+
+// c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane. meanwhile() is called
+// after the products of each pair of planes.
+template <int planes, class F>
+void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+              const F& meanwhile) {
+    constexpr int64_t size = words_of_tile, row = 64;
+    float* const below = c + tile * ldc;
+    const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
+    for (int64_t i = 0; i < side; ++i)
+        for (int64_t j = 0; j < side; j += tile) prefetch_line<Access::write>(c + i * ldc + j);
+    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+    if (accumulate) {
+        _tile_loadd(0, c, c_row);
+        _tile_loadd(1, c + tile, c_row);
+        _tile_loadd(2, below, c_row);
+        _tile_loadd(3, below + tile, c_row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    const auto multiply = [&](int a_plane, int b_plane, bool load_a, bool load_b) __attribute__((always_inline)) {
+        if (load_a) {
+            _tile_loadd(4, a + 2 * a_plane * size, row);
+            _tile_loadd(5, a + (2 * a_plane + 1) * size, row);
+        }
+        if (load_b) {
+            _tile_loadd(6, b + 2 * b_plane * size, row);
+            _tile_loadd(7, b + (2 * b_plane + 1) * size, row);
+        }
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    };
+    for (int64_t s = 0; s < steps; ++s, a += 2 * planes * size, b += 2 * planes * size) {
+        Pair loaded{-1, -1};
+#pragma GCC unroll 6
+        for (const auto& [a_plane, b_plane] : products<planes>) {
+            multiply(a_plane, b_plane, a_plane != loaded.a, b_plane != loaded.b);
+            loaded = {a_plane, b_plane};
+            meanwhile();
+        }
+    }
+    _tile_stored(0, c, c_row);
+    _tile_stored(1, c + tile, c_row);
+    _tile_stored(2, below, c_row);
+    _tile_stored(3, below + tile, c_row);
+}
+
+// c (rows,columns) [+]= a · b, rows and columns at most 32: at C's edges by way of a block of its own.
+template <int planes, class F>
+void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+                    int64_t rows, int64_t columns, const F& meanwhile) {
+    if (rows == side && columns == side) return multiply<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
+    alignas(64) float block[side * side];
+    const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = 0; j < columns; j += tile)
+                simd::store_n(to + i * to_row + j, simd::load_n(from + i * from_row + j, columns - j), columns - j);
+    };
+    std::fill_n(block, side * side, 0.0f);
+    if (accumulate) copy(block, side, c, ldc);
+    multiply<planes>(steps, a, b, block, side, true, meanwhile);
+    copy(c, ldc, block, side);
+}
+
+// Spreads some work evenly over a number of calls.
+class Share {
+public:
+    Share(int64_t work, int64_t calls) : work_(work), calls_(calls) {}
+    template <class F>
+    void call(const F& f) {
+        for (due_ += work_; due_ >= calls_; due_ -= calls_) f();
+    }
+
+private:
+    int64_t work_, calls_, due_ = 0;
+};
+
+// As gemm::block. `memory`: scratch_floats().
+template <int planes, Order A, Order B>
+void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
+           int64_t ldb, float* c, int64_t ldc, Store store, gemm::EpilogueRef epilogue, float* row_sums) {
+    configure();
+    if (rows.size() <= 0 || columns.size() <= 0) return;
+    // With fewer k's than KC, more rows and columns fit.
+    const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC), k_block = ceil_div(ceil_div(K, k_blocks), side) * side;
+    const int64_t more = Blocks<planes>::KC / k_block, n_tiles = ceil_div(columns.size(), side),
+                  n_blocks = ceil_div(n_tiles * side, Blocks<planes>::NC * more),
+                  of_strip = side * k_block / 2 * planes;
+    // Of A's copies all of a block of k's and the next's first are kept; or, used but once, the one in use and the
+    // next.
+    const bool once = n_blocks == 1;
+    const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / side + 1;
+    uint32_t* const packed_b = reinterpret_cast<uint32_t*>(memory);
+    uint32_t* const packed_a = packed_b + 2 * words<planes>(Blocks<planes>::NC);
+    for (int64_t m0 = rows.begin; m0 < rows.end; m0 += m_block) {
+        const int64_t m1 = std::min(rows.end, m0 + m_block), strips = ceil_div(m1 - m0, side);
+        const auto k_of = [&](int64_t i) { return Range{i * k_block, std::min(K, (i + 1) * k_block)}; };
+        // Copies are numbered as they are made: for each block of k's all strips of A, and all blocks of B.
+        const auto a_words = [&](int64_t i) { return packed_a + i % slots * of_strip; };
+        const auto pack_a = [&](int64_t i) {
+            const int64_t m = m0 + i % strips * side;
+            const Range k = k_of(i / strips);
+            return Packing<A, false, planes>(a_words(i),
+                                             a + (A == Order::k_last ? m * lda + k.begin : k.begin * lda + m), lda,
+                                             k.begin < K ? std::min(side, m1 - m) : 0, k.size(),
+                                             row_sums && columns.begin == 0 ? row_sums + m : nullptr);
+        };
+        const auto b_words = [&](int64_t j) { return packed_b + j % 2 * words<planes>(Blocks<planes>::NC); };
+        const auto columns_of = [&](int64_t j) {
+            const Range tiles = part_of(n_tiles, n_blocks, j % n_blocks);
+            return Range{columns.begin + tiles.begin * side, std::min(columns.end, columns.begin + tiles.end * side)};
+        };
+        const auto pack_b = [&](int64_t j) {
+            const Range n = columns_of(j), k = k_of(j / n_blocks);
+            return Packing<B, true, planes>(
+                b_words(j), b + (B == Order::k_last ? n.begin * ldb + k.begin : k.begin * ldb + n.begin), ldb,
+                k.begin < K ? n.size() : 0, k.size(), nullptr);
+        };
+        struct {
+            int64_t row = 0, end = 0, column = 0, width = 0;
+        } finished;  // rows of a block of C that wait for the epilogue
+        const auto finish_row = [&] {
+            if (finished.row == finished.end) return;
+            epilogue({finished.row, finished.row + 1}, finished.column, finished.width);
+            ++finished.row;
+        };
+        pack_a(0).pack_all();
+        pack_b(0).pack_all();
+        for (int64_t j = 0; j < k_blocks * n_blocks; ++j) {
+            const Range n = columns_of(j), k = k_of(j / n_blocks);
+            const int64_t steps = ceil_div(k.size(), side), calls = steps * std::ssize(products<planes>),
+                          calls_of_strip = ceil_div(n.size(), side) * calls;
+            auto next_b = pack_b(j + 1);
+            Share share_b(next_b.rows(), strips * calls_of_strip);
+            for (int64_t i = 0; i < strips; ++i) {
+                const int64_t strip = j / n_blocks * strips + i, m = m0 + i * side;
+                const bool packs = i + 1 < strips ? j % n_blocks == 0 : (j + 1) % n_blocks == 0;
+                auto next_a = pack_a(packs ? strip + 1 : k_blocks * strips);
+                Share share_a(next_a.rows(), calls_of_strip), share_epilogue(side, calls);
+                const auto meanwhile = [&]() __attribute__((always_inline)) {
+                    share_epilogue.call(finish_row);
+                    share_a.call([&] { next_a.pack_row(); });
+                    share_b.call([&] { next_b.pack_row(); });
+                };
+                for (int64_t o = n.begin; o < n.end; o += side) {
+                    const int64_t height = std::min(side, m1 - m), width = std::min(side, n.end - o);
+                    multiply_block<planes>(steps, a_words(strip), b_words(j) + (o - n.begin) * steps * tile * planes,
+                                           c + m * ldc + o, ldc, store == Store::add || k.begin > 0, height, width,
+                                           meanwhile);
+                    if (k.end == K) finished = {m, m + height, o, width};
+                }
+            }
+        }
+        while (finished.row < finished.end) finish_row();
+    }
+}
+
+}  // namespace amx
+#else
+namespace amx {
+inline bool permitted() { return false; }
+}  // namespace amx
+#endif

@@ -1,0 +1,154 @@
+// Compiled once, for every order of factors that the layers have: nothing in them takes longer to compile.
+#include "device/cpu/gemm/multiply.h"
+
+#include "device/cpu/rows.h"
+
+namespace gemm {
+namespace {
+
+// How C is cut: nearly equal parts of whole tiles, and what a thread's rows and columns cost it: to copy a value of B,
+// or of A, takes as long as so many multiply-adds. A that is not copied still has to be brought to L1. Rows of A are
+// taken once for each block of columns.
+struct Cut {
+    int64_t tile_rows, tile_columns;
+    int64_t (*block_columns)(int64_t rows);
+    int64_t copy_b, copy_a;
+};
+
+template <class Words>
+Cut cut_of(Words, Order a) {
+    constexpr int64_t copy = 20 * Words::size;
+    const bool copies_a = a == Order::k_first || Words::size > 1;
+    return {MR, NR, block_columns, copy, copies_a ? copy : copy / 2};
+}
+#if defined(__AMX_BF16__)
+template <int planes>
+Cut cut_of(amx::Planes<planes>, Order) {
+    constexpr int64_t copy = planes == 1 ? 75 : 50;
+    return {amx::side, amx::side, [](int64_t) { return int64_t{1} << 40; }, copy, copy};
+}
+#endif
+
+// How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
+// The least of what one thread has to do: its products, and copying its columns of B and its rows of A.
+inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& cut) {
+    int64_t best = 1, least = 0;
+    for (int64_t across = 1; across <= threads; ++across) {
+        if (threads % across) continue;
+        const auto part = [](int64_t n, int64_t tile, int64_t parts) {
+            return std::min(n, ceil_div(ceil_div(n, tile), parts) * tile);
+        };
+        const int64_t rows = part(M, cut.tile_rows, threads / across), columns = part(N, cut.tile_columns, across);
+        const int64_t work =
+            rows * columns + cut.copy_b * columns + cut.copy_a * rows * ceil_div(columns, cut.block_columns(rows));
+        if (across == 1 || work < least) best = across, least = work;
+    }
+    return best;
+}
+
+template <class Words>
+int64_t scratch_of(Words) {
+    return scratch_floats();
+}
+template <Order A, Order B, class Words, class... Arguments>
+void block_of(Words, const Arguments&... arguments) {
+    block<Words, A, B>(arguments...);
+}
+#if defined(__AMX_BF16__)
+template <int planes>
+int64_t scratch_of(amx::Planes<planes>) {
+    return amx::scratch_floats<planes>();
+}
+template <Order A, Order B, int planes, class... Arguments>
+void block_of(amx::Planes<planes>, const Arguments&... arguments) {
+    amx::block<planes, A, B>(arguments...);
+}
+#endif
+
+// Whether C may go past the caches, and whether it is so large that it, and with it all that is multiplied until it is
+// read, leaves them anyway. With 64 rows gradients of weights take 6 to 11 % less time so, from two threads.
+inline bool may_pass_caches(const float* c, int64_t M, int64_t N, int64_t K) {
+    return rows_aligned(c, N) && K <= KC && M * N >= 1 << 19;
+}
+
+// Whether C = A · B is made as the sum of two products, of K's first half and of its last. Gradients of weights sum
+// over rows, which the first half of the threads wrote and will write again, or the last. In a small model these stay
+// in the caches, and a line that another core has read must be taken from it before it is written again: left to those
+// whose rows they are, LayerNorm's backward takes half the time and a step of 768 rows of 128 values 2 to 5 % less, on
+// two threads. Where C is large, adding costs more.
+inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
+    return a == Order::k_first && K >= 2 * KC && M * N <= most_halved;
+}
+
+}  // namespace
+
+int64_t scratch_floats(Products products) {
+    if (products == Products::fp32) return std::max(scratch_floats(Products::fma), scratch_floats(Products::split));
+    return for_kind(products, [](auto kind) { return scratch_of(kind); });
+}
+
+int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
+    return sums_halves(a, M, N, K) ? M * N + M : 0;  // C and row_sums of the last half
+}
+
+template <Order A, Order B>
+void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
+              const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
+    for_kind(products, [&](auto kind) {
+        block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
+    });
+}
+
+template <Order A, Order B>
+void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+              float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
+    const Products products = chosen(cpu.products, M, N);
+    const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
+    if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
+    const int64_t thread_floats = scratch_floats(products), floats = halves_floats(A, M, N, K);
+    const bool halved = floats > 0;
+    cpu.reserve(thread_floats);
+    float* const second = halved ? cpu.halves(floats) : nullptr;
+    float* const second_sums = halved && row_sums ? second + M * N : nullptr;
+    if (second_sums) std::fill_n(second_sums, M, 0.0f);
+#pragma omp parallel
+    {
+        const int64_t all = omp_get_num_threads(), teams = halved && all % 2 == 0 ? 2 : 1, threads = all / teams;
+        const int64_t team = omp_get_thread_num() / threads, me = omp_get_thread_num() % threads;
+        const int64_t across = threads_across(threads, M, N, cut);
+        const Range n = part_of(ceil_div(N, cut.tile_columns), across, me % across);
+        const Range m = part_of(ceil_div(M, cut.tile_rows), threads / across, me / across);
+        const Range rows{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)};
+        const Range columns{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)};
+        const auto my_block = [&](Range k, float* to, int64_t ld, Store how, float* sums) {
+            block_in<A, B>(products, cpu.scratch(thread_floats), rows, columns, k.size(),
+                           a + k.begin * (A == Order::k_last ? 1 : lda), lda,
+                           b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
+        };
+        if (team == 0) my_block({0, halved ? K / 2 : K}, c, ldc, store, row_sums);
+        simd::stream_fence();  // of C, or of what the epilogue stored
+        if (halved) {
+            if (team == teams - 1) my_block({K / 2, K}, second, N, Store::set, second_sums);
+#pragma omp barrier
+            const Range mine = part_of(M, all, omp_get_thread_num());
+            for (int64_t i = mine.begin; i < mine.end; ++i) {
+                simd::map(c + i * ldc, N, [=](simd::vfloat x, int64_t j, int64_t left) {
+                    return x + simd::load_n(second + i * N + j, left);
+                });
+                if (row_sums) row_sums[i] += second_sums[i];
+            }
+        }
+    }
+}
+
+#define FOR_ORDERS(A, B)                                                                                             \
+    template void block_in<Order::A, Order::B>(Products, float*, Range, Range, int64_t, const float*, int64_t,       \
+                                               const float*, int64_t, float*, int64_t, Store, EpilogueRef, float*);  \
+    template void multiply<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*, \
+                                               int64_t, float*, int64_t, Store, EpilogueRef, float*);
+FOR_ORDERS(k_last, k_last)
+FOR_ORDERS(k_last, k_first)
+FOR_ORDERS(k_first, k_first)
+#undef FOR_ORDERS
+
+}  // namespace gemm

@@ -1,0 +1,132 @@
+// The copies of factors that products by AMX read (gemm_amx_cpu.h).
+//
+// The instructions multiply pairs in k and add them to one sum, so factors are packed as words of two bf16, in tiles
+// of 16 x 16 words, 1 KiB each. For a step of 32 in k:
+//   A: word [m][p] holds A[m][p], A[m][p + 16]        B: word [p][n] holds B[p][n], B[p + 16][n]
+#pragma once
+
+#include "device/cpu/gemm/gemm.h"
+
+#if defined(__AVX512BF16__)  // so that CPUs without AMX test it
+namespace amx {
+
+using gemm::ceil_div;
+using gemm::Order;
+using simd::vfloat;
+using vuint = uint32_t __attribute__((vector_size(64), may_alias));
+
+constexpr int64_t tile = 16;        // rows or columns, and words of k
+constexpr int64_t side = 2 * tile;  // of a block of C; also the k's of a step
+constexpr int64_t words_of_tile = tile * tile;
+
+// Words whose lower halves are bf16 of x's lanes and whose upper halves are of y's: with one plane the nearest, with
+// three what adds up to x and y, exactly but for numbers below 2^-110 or so, whose last bits are lost, and for those
+// that round to infinity, which become NaN.
+template <int planes>
+void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
+    if constexpr (planes == 1) {
+        const vfloat rows[] = {x, y};
+        words[0] = gemm::Bf16Pairs::across(rows);
+    } else {
+        const auto near = [](vfloat z) { return (vfloat)(((vuint)z + 0x8000u) & 0xffff0000u); };
+        for (int i = 0; i < planes; ++i) {
+            const bool last = i == planes - 1;  // fits without rounding; so NaN stays NaN
+            const vfloat lower = last ? x : near(x), upper = last ? y : near(y);
+            words[i] = (vfloat)_mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)((vuint)lower >> 16), (__m512i)upper);
+            x -= lower, y -= upper;
+        }
+    }
+}
+
+// Packs n rows of A (or columns of B, then `across`) and K of k: blocks of 32, each with its steps one after another, a
+// step's two tiles of words of each plane, a row of words at a time. Zeros stand where there are no rows or k's. Words
+// of a k lie in one row of a tile if `across`, in one column if not. A plane's tile is 2 tiles behind that of the one
+// before.
+// row_sums, if not null (k_first only): += the sum over k of each of the n.
+template <Order O, bool across, int planes>
+class Packing {
+public:
+    Packing(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums)
+        : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
+
+    // Rows of words in all.
+    int64_t rows() const { return 2 * tile * steps_ * ceil_div(n_, side); }
+
+    void pack_row() {
+        if constexpr (turns) {
+            if (row_ == 0) turn();
+            put(first_[row_], second_[row_]);
+        } else {
+            put(load(row_, 0), load(row_, tile));
+        }
+        prefetch_next(row_, 0), prefetch_next(row_, tile);
+        if (++row_ < tile) return;
+        row_ = 0;
+        half_ += tile;
+        if (half_ % side) return;
+        half_ -= side;
+        k_ += side;
+        if (k_ < K_) return;
+        k_ = 0;
+        half_ += side;
+    }
+    void pack_all() {
+        for (int64_t r = rows(); r > 0; --r) pack_row();
+    }
+
+private:
+    static constexpr bool turns = (O == Order::k_last) == across;
+
+    // Row i of x's 16 rows for the tile, from column j on: of k's if k_last, else of n's.
+    vfloat load(int64_t i, int64_t j) const {
+        if constexpr (O == Order::k_last)
+            return half_ + i < n_ && k_ + j < K_ ? simd::load_n(x_ + (half_ + i) * ld_ + k_ + j, K_ - k_ - j)
+                                                 : vfloat{};
+        else
+            return k_ + i + j < K_ && half_ < n_ ? simd::load_n(x_ + (k_ + i + j) * ld_ + half_, n_ - half_) : vfloat{};
+    }
+    // What load(i, j) will read for the next step's tile.
+    void prefetch_next(int64_t i, int64_t j) const {
+        prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + side
+                                         : x_ + (k_ + i + j + side) * ld_ + half_);
+    }
+    void turn() {
+        for (int64_t i = 0; i < tile; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile);
+        if (row_sums_ && half_ < n_) {
+            vfloat sum{};
+            for (int64_t i = 0; i < tile; i += 4)
+                sum += ((first_[i] + second_[i]) + (first_[i + 1] + second_[i + 1])) +
+                       ((first_[i + 2] + second_[i + 2]) + (first_[i + 3] + second_[i + 3]));
+            vfloat& sums = sums_[half_ / tile % 2];
+            sums = k_ == 0 ? sum : sums + sum;
+            if (k_ + side >= K_)
+                simd::store_n(row_sums_ + half_, simd::load_n(row_sums_ + half_, n_ - half_) + sums, n_ - half_);
+        }
+        const auto exchange = [](vfloat(&rows)[tile]) {
+            simd::exchange_all<8>(rows);
+            simd::exchange_all<4>(rows);
+            simd::exchange_all<2>(rows);
+            simd::exchange_all<1>(rows);
+        };
+        exchange(first_), exchange(second_);
+    }
+    void put(vfloat x, vfloat y) {
+        vfloat of_planes[planes];
+        split(x, y, of_planes);
+        uint32_t* const to =
+            words_ + (half_ / side * steps_ * side + k_) * planes * tile + half_ % side * tile + row_ * tile;
+        for (int p = 0; p < planes; ++p)
+            simd::store(reinterpret_cast<float*>(to + 2 * p * words_of_tile), of_planes[p]);
+    }
+
+    uint32_t* words_;
+    const float* x_;
+    int64_t ld_, n_, K_;
+    float* row_sums_;
+    int64_t steps_ = ceil_div(K_, side), half_ = 0, k_ = 0, row_ = 0;  // the tile of words, and the row that is next
+    vfloat sums_[2];
+    vfloat first_[turns ? tile : 1], second_[turns ? tile : 1];  // turned: k = 0 … 15 and 16 … 31
+};
+
+}  // namespace amx
+#endif

@@ -1,0 +1,163 @@
+// What this machine can do at best, measured: the ceilings that speeds are given as a share of. Clocks and neighbours
+// vary: a share means something only if its peak was measured beside it, in turn with the work (dev/harness.h).
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "device/device.h"
+#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/simd.h"
+
+inline double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+// How a peak is measured: the best of `tries`, each of which lasts for some `seconds`.
+struct Effort {
+    double seconds;
+    int tries;
+};
+constexpr Effort quick{0.005, 3};     // when a run starts
+constexpr Effort thorough{0.020, 3};  // beside what make bench times
+
+// FLOP/s of all threads together. Each of them calls `work`, which returns the FLOP that it did, for a while before the
+// clock starts: the threads are then awake, and their cores at the clock that such work gives them. A loop of under a
+// millisecond that began with sleeping threads gave down to 60 % of the peak.
+template <class Work>
+double rate_of_threads(const Work& work, Effort effort) {
+    double best = 0, flops = 0, start = 0;
+    int64_t calls = 1;
+#pragma omp parallel
+    {
+        int64_t warm_calls = 0;
+        const double warm_seconds = effort.seconds / 2, woken = seconds_now();
+        for (; seconds_now() - woken < warm_seconds; ++warm_calls) work();
+#pragma omp master
+        calls =
+            std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(warm_calls) * effort.seconds / warm_seconds));
+        for (int i = 0; i < effort.tries; ++i) {
+#pragma omp barrier
+#pragma omp master
+            start = seconds_now();
+#pragma omp barrier
+            double own = 0;
+            for (int64_t call = 0; call < calls; ++call) own += work();
+#pragma omp atomic
+            flops += own;
+#pragma omp barrier
+#pragma omp master
+            best = std::max(best, flops / (seconds_now() - start)), flops = 0;
+        }
+    }
+    return best;
+}
+
+// Fused multiply-adds on registers alone; two FLOP for each lane of one. z = z² + c stays within [-2, 2] and never
+// settles for c around -1.85: bits toggle as they do in real work.
+inline double fma_work() {
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+    constexpr int chains = 24;  // more than latency times units; of 32 registers
+#else
+    constexpr int chains = 12;  // of 16
+#endif
+    constexpr int64_t rounds = 240'000 / chains;
+    float first = 0;
+    asm volatile("" : "+m"(first));  // known to nobody: or calls after the first would be left out
+    simd::vfloat z[chains], c[3];
+    for (int i = 0; i < 3; ++i) c[i] = simd::set1(-1.80f - 0.05f * static_cast<float>(i));
+    for (int i = 0; i < chains; ++i)
+        for (int lane = 0; lane < simd::W; ++lane) z[i][lane] = first + static_cast<float>(i * simd::W + lane) / 512;
+    for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+        for (int i = 0; i < chains; ++i) z[i] = simd::fma(z[i], z[i], c[i % 3]);
+    }
+    simd::vfloat total{};
+    for (const auto& v : z) total += v;
+    return simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
+}
+inline double fma_peak(Effort effort) { return rate_of_threads(fma_work, effort); }
+
+inline double peak_of_kind(gemm::Floats, Effort effort) { return fma_peak(effort); }
+
+// The same for products of other kinds, of factors that stay in L1.
+#if defined(__AVX512BF16__)
+inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
+    using namespace gemm;
+    return rate_of_threads(
+        [] {
+            constexpr int64_t K = 128, rounds = 200;
+            alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
+            const Tile multiply = tile<Order::k_first, NV, Bf16Pairs>(MR);
+            for (int64_t r = 0; r < rounds; ++r) {
+                multiply(K, a, MR, b, c, NR, Store::add, NR, {});
+                asm volatile("" ::: "memory");  // or all rounds would be one
+            }
+            return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
+        },
+        effort);
+}
+#endif
+#if defined(__AMX_BF16__)
+template <int planes>
+double peak_of_kind(amx::Planes<planes>, Effort effort) {
+    using namespace amx;
+    return rate_of_threads(
+        [] {
+            constexpr int64_t steps = 2, rounds = 600 / planes, words = 2 * planes * steps * words_of_tile;
+            alignas(64) uint32_t a[words] = {}, b[words] = {};
+            alignas(64) float c[side * side] = {};
+            configure();
+            for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
+            return c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
+        },
+        effort);
+}
+#endif
+
+// Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
+class CopyPeak {
+    static constexpr int64_t n = int64_t{32} << 20;
+
+public:
+    static constexpr int64_t bytes = 2 * host_bytes<float>(n);
+
+    CopyPeak() {  // touches the pages: what was never written is read from one page of zeros, out of the cache
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; ++i) from_[i] = 1;
+        once();
+    }
+
+    double once() {
+        double seconds = 0;
+#pragma omp parallel
+        {
+            double start = 0;
+#pragma omp barrier  // all threads are awake
+#pragma omp master
+            start = seconds_now();
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < n; i += simd::W) simd::stream(to_.get() + i, simd::load(from_.get() + i));
+#pragma omp master
+            seconds = seconds_now() - start;
+        }
+        return 2.0 * static_cast<double>(n) * sizeof(float) / seconds;
+    }
+
+private:
+    const HostBuffer<float> from_ = host_allocate<float>(n), to_ = host_allocate<float>(n);
+};
+
+// What matrix products of this kind can reach at best.
+inline double measure_peak(Products products, Effort effort) {
+    constexpr int64_t large = 1024;
+    return gemm::for_kind(gemm::chosen(products, large, large), [&](auto kind) { return peak_of_kind(kind, effort); });
+}
+inline double measure_copy_bandwidth(int tries = 5) {
+    CopyPeak copy;
+    std::vector<double> rates;
+    for (int i = 0; i < tries; ++i) rates.push_back(copy.once());
+    return median(rates);
+}

@@ -1,0 +1,335 @@
+// What the layers' CUDA kernels stand on. The same source compiles with nvcc for a GPU, and with g++ for the emulator
+// (dev/emulator/), where kernels run on the CPU and their mistakes are reported.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <deque>
+#include <memory>
+#include <new>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/bf16.h"
+#include "device/device.h"
+
+inline void cuda_check(cudaError_t e, const char* what, std::source_location at = std::source_location::current()) {
+    if (e != cudaSuccess)
+        throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(e) + ", " + at.file_name() + ":" +
+                                 std::to_string(at.line()));
+}
+
+// Of the GPU that is worked on.
+inline int device_attribute(cudaDeviceAttr attribute) {
+    int device = 0, value = 0;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
+// LAUNCH(kernel, grid, block, bytes of dynamic shared memory, stream, arguments...): the only place where kernels are
+// launched. A template's instance stands in parentheses: LAUNCH((kernel<float, 4>), ...).
+#ifdef __CUDACC__
+#define LAUNCH(kernel, grid, block, smem, stream, ...)                            \
+    do {                                                                          \
+        kernel<<<grid, block, smem, stream>>>(__VA_ARGS__);                       \
+        cuda_check(cudaGetLastError(), #kernel, std::source_location::current()); \
+    } while (false)
+#else
+#define LAUNCH(kernel, grid, block, smem, stream, ...)           \
+    emulator::launch(#kernel, kernel, grid, block, smem, stream, \
+                     std::source_location::current() __VA_OPT__(, ) __VA_ARGS__)
+#endif
+
+// Before a loop whose arrays are to stay in registers.
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+// DYN_SHARED(T, name): T* name, the launch's dynamic shared memory, aligned to 16 bytes.
+#ifdef __CUDACC__
+extern __shared__ int4 dynamic_shared_memory[];
+#define DYN_SHARED(T, name) T* const name = reinterpret_cast<T*>(dynamic_shared_memory)
+#else
+#define DYN_SHARED(T, name) T* const name = static_cast<T*>(emulator::dynamic_shared())
+#endif
+
+// --- the device
+struct CudaDelete {
+    template <class T>
+    void operator()(T* p) const {
+        cudaFree(p);
+    }
+};
+template <class T>
+using CudaBuffer = std::unique_ptr<T[], CudaDelete>;
+
+// `count` elements of device memory, contents undefined. Throws std::bad_alloc where there are not as many.
+template <class T>
+CudaBuffer<T> cuda_allocate(int64_t count) {
+    void* p = nullptr;
+    const cudaError_t error = cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T));
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();  // or the next launch would be taken to have failed
+        throw std::bad_alloc();
+    }
+    cuda_check(error, "cudaMalloc");
+    return CudaBuffer<T>(static_cast<T*>(p));
+}
+
+struct CudaEvent {
+    cudaEvent_t event = nullptr;
+    explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {
+        cuda_check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
+    }
+    CudaEvent(const CudaEvent&) = delete;
+    ~CudaEvent() { cudaEventDestroy(event); }
+};
+
+struct Cuda {
+    using scalar = float;
+    Profile* profile = nullptr;  // as Cpu's
+    cudaStream_t stream = nullptr;
+    int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+    bool tf32 = false;               // products of floats take 10 bits of their fractions, on tensor cores
+    bool fuse_gelu = true;           // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
+    bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
+    int64_t classifier_rows = 8192;  // of logits in memory at once (layers/classifier.cuh)
+    std::shared_ptr<struct CublasLt> cublas;      // made by the first product (device/cuda/cublaslt.cuh)
+    std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)
+    std::shared_ptr<struct CudaTimings> timings;  // of calls that the profile does not have yet
+
+    // Scratch memory that the kernels of one layer pass on to each other: at least `count` floats, contents undefined,
+    // valid until the next call. Grows, never shrinks.
+    float* scratch(int64_t count) {
+        if (scratch_count_ < count) {
+            scratch_ = nullptr;  // give the old back before taking the new
+            scratch_count_ = 0;  // where that fails, there is none
+            ++scratch_age_;
+            scratch_ = cuda_allocate<float>(count);
+            scratch_count_ = count;
+        }
+        return scratch_.get();
+    }
+    int64_t scratch_age() const { return scratch_age_; }  // changes when scratch memory moves
+
+private:
+    CudaBuffer<float> scratch_;
+    int64_t scratch_count_ = 0, scratch_age_ = 0;
+};
+
+// --- profile: layers are timed by events on the stream, before and after their kernels, so that nothing waits for them
+struct CudaTiming {
+    CudaEvent begin{cudaEventDefault}, end{cudaEventDefault};
+    const char* name = nullptr;
+    double flops = 0, bytes = 0;
+};
+struct CudaTimings {
+    std::deque<CudaTiming> calls;  // which stay where they are, and are used again
+    size_t used = 0;
+};
+
+// Null: not timed.
+inline CudaTiming* timing_begin(Cuda& dev, const char* name) {
+    nvtxRangePushA(name);
+    if (!dev.profile || !dev.profile->running()) return nullptr;
+    if (!dev.timings) dev.timings = std::make_shared<CudaTimings>();
+    CudaTimings& t = *dev.timings;
+    if (t.used == t.calls.size()) t.calls.emplace_back();
+    CudaTiming* const timing = &t.calls[t.used++];
+    cuda_check(cudaEventRecord(timing->begin.event, dev.stream), "cudaEventRecord");
+    return timing;
+}
+inline void timing_end(Cuda& dev, CudaTiming* timing, const char* name, double flops, double bytes) {
+    if (timing) {
+        cudaEventRecord(timing->end.event, dev.stream);  // where this fails, so does reading the time
+        timing->name = name, timing->flops = flops, timing->bytes = bytes;
+    }
+    nvtxRangePop();
+}
+
+// Once the stream has been waited for.
+inline void read_timings(Cuda& dev) {
+    if (!dev.timings) return;
+    const size_t used = std::exchange(dev.timings->used, 0);
+    for (size_t i = 0; i < used && dev.profile; ++i) {
+        const CudaTiming& call = dev.timings->calls[i];
+        float milliseconds = 0;
+        cuda_check(cudaEventElapsedTime(&milliseconds, call.begin.event, call.end.event), "cudaEventElapsedTime");
+        dev.profile->add(call.name, static_cast<double>(milliseconds) / 1e3, call.flops, call.bytes);
+    }
+}
+
+// What a model asks of its device beside the layers, as in device/device.h.
+template <class T>
+void zero(Cuda& dev, T* x, int64_t n) {
+    cuda_check(cudaMemsetAsync(x, 0, static_cast<size_t>(n) * sizeof(T), dev.stream), "cudaMemset");
+}
+
+// `count` zeroed elements in device memory.
+template <class T>
+CudaBuffer<T> allocate(Cuda& dev, int64_t count) {
+    CudaBuffer<T> buffer = cuda_allocate<T>(count);
+    zero(dev, buffer.get(), count);
+    return buffer;
+}
+
+// x (n) in device memory = host (n)
+template <class T>
+void to_device(Cuda& dev, T* x, const T* host, int64_t n) {
+    cuda_check(cudaMemcpyAsync(x, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, dev.stream),
+               "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+}
+
+// What was launched before may fail here, on a GPU.
+template <class T>
+std::vector<T> to_host(Cuda& dev, const T* x, int64_t n) {
+    std::vector<T> host(static_cast<size_t>(n));
+    cuda_check(cudaMemcpyAsync(host.data(), x, host.size() * sizeof(T), cudaMemcpyDeviceToHost, dev.stream),
+               "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    return host;
+}
+
+template <class T>
+void to_host(Cuda& dev, float* out, const T* x, int64_t n) {
+    const std::vector<T> host = to_host(dev, x, n);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(host[static_cast<size_t>(i)]);
+}
+
+// In double, in order.
+template <class T>
+double sum(Cuda& dev, const T* x, int64_t n) {
+    double total = 0;
+    for (const T value : to_host(dev, x, n)) total += static_cast<double>(static_cast<float>(value));
+    return total;
+}
+
+// --- numbers
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(unsigned{x.bits} << 16); }
+template <class T>
+__device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
+    if constexpr (std::is_same_v<T, bf16>) {
+        bf16 y;
+#ifdef __CUDACC__
+        y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+        y.bits = bf16_from_float(x);
+#endif
+        return y;
+    } else {
+        return x;
+    }
+}
+
+// --- memory: V values next to each other in one access
+template <class T>
+constexpr int packed = 16 / static_cast<int>(sizeof(T));  // as many as the widest access takes
+
+// V is 1, or p is aligned to 16 bytes and V values fill a multiple of that. load_once: the line is the first to leave
+// the caches, as nothing will read it again soon.
+template <int V, bool once = false, class T>
+__device__ __forceinline__ void load(float (&x)[V], const T* p) {
+    if constexpr (V == 1) {
+        x[0] = to_float(*p);
+    } else {
+        static_assert(V % packed<T> == 0);
+        T values[V];
+        UNROLL for (int v = 0; v < V; v += packed<T>) {
+            const int4* const source = reinterpret_cast<const int4*>(p + v);
+            const int4 bits = once ? __ldcs(source) : __ldca(source);
+            memcpy(values + v, &bits, sizeof bits);
+        }
+        UNROLL for (int v = 0; v < V; ++v) x[v] = to_float(values[v]);
+    }
+}
+template <int V, class T>
+__device__ __forceinline__ void load_once(float (&x)[V], const T* p) {
+    load<V, true>(x, p);
+}
+// x = p[i] …, or `otherwise` where p is null
+template <int V, class T>
+__device__ __forceinline__ void load_or(float (&x)[V], const T* p, int64_t i, float otherwise) {
+    if (p)
+        load(x, p + i);
+    else
+        UNROLL for (int v = 0; v < V; ++v) x[v] = otherwise;
+}
+template <int V, class T>
+__device__ __forceinline__ void store(T* p, const float (&x)[V]) {
+    if constexpr (V == 1) {
+        *p = from_float<T>(x[0]);
+    } else {
+        static_assert(V % packed<T> == 0);
+        T values[V];
+        UNROLL for (int v = 0; v < V; ++v) values[v] = from_float<T>(x[v]);
+        UNROLL for (int v = 0; v < V; v += packed<T>) {
+            int4 bits;
+            memcpy(&bits, values + v, sizeof bits);
+            __stwb(reinterpret_cast<int4*>(p + v), bits);
+        }
+    }
+}
+// Whether rows of C values of T can be read and written by 16 bytes.
+template <class T, class... Pointer>
+bool can_pack(int64_t C, const Pointer*... tensors) {
+    return C % packed<T> == 0 && (... && (reinterpret_cast<uintptr_t>(tensors) % 16 == 0));
+}
+
+// --- kernels that do the same to each of n values
+constexpr int elements_block = 256;
+// Calls f<V>(i) for the thread's own V values from i on, or f<1>(i) for one of the last n % V; as many threads as
+// launch_elements gives.
+template <int V, class F>
+__device__ __forceinline__ void each_element(int64_t n, const F& f) {
+    const int64_t thread = int64_t{blockIdx.x} * elements_block + threadIdx.x, vectors = n / V;
+    if (thread < vectors) {
+        f.template operator()<V>(thread * V);
+    } else if constexpr (V > 1) {
+        const int64_t i = vectors * V + (thread - vectors);
+        if (i < n) f.template operator()<1>(i);
+    }
+}
+// Calls launch<V>(blocks), V being 1 if one of the tensors is not aligned; T: the narrowest that they are stored in.
+template <class T, class Launch, class... Pointer>
+void launch_elements(int64_t n, const Launch& launch, const Pointer*... tensors) {
+    const auto with = [&]<int V>() {
+        const int64_t threads = n / V + n % V;
+        launch.template operator()<V>(static_cast<unsigned>((threads + elements_block - 1) / elements_block));
+    };
+    if (n == 0) return;
+    if (can_pack<T>(packed<T>, tensors...))
+        with.template operator()<packed<T>>();
+    else
+        with.template operator()<1>();
+}
+
+// --- sums of a fixed shape: the same bits at every run
+// Of a warp; every lane gets it.
+__device__ __forceinline__ float warp_sum(float x) {
+    UNROLL for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+// x[i] = the sum of x[i] over the WARPS warps that have threadIdx.y in common, for each of their threads. Every thread
+// of the block calls; scratch is shared memory, for each threadIdx.y its own, that nothing else uses until the next
+// barrier.
+template <int WARPS, int COUNT>
+__device__ __forceinline__ void group_sum(float (&x)[COUNT], float (&scratch)[COUNT][WARPS]) {
+    UNROLL for (int i = 0; i < COUNT; ++i) x[i] = warp_sum(x[i]);
+    if constexpr (WARPS > 1) {
+        if (threadIdx.x % 32 == 0) UNROLL for (int i = 0; i < COUNT; ++i) scratch[i][threadIdx.x / 32] = x[i];
+        __syncthreads();
+        UNROLL for (int i = 0; i < COUNT; ++i) {
+            x[i] = 0;
+            UNROLL for (int warp = 0; warp < WARPS; ++warp) x[i] += scratch[i][warp];
+        }
+    }
+}

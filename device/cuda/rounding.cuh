@@ -1,0 +1,101 @@
+// From fp32 to bf16 and back on the Cuda device, to nearest or stochastically.
+#pragma once
+
+#include <array>
+
+#include "device/cuda/common.cuh"
+#include "device/update.h"
+#include "device/update.h"
+
+// Philox4x32-10 (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): 128 random bits
+// that are a function of counter and key alone.
+struct Philox {
+    unsigned x[4];
+};
+__host__ __device__ constexpr Philox philox(Philox counter, uint64_t key) {
+    unsigned key0 = static_cast<unsigned>(key), key1 = static_cast<unsigned>(key >> 32);
+    unsigned(&x)[4] = counter.x;
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = uint64_t{0xD2511F53} * x[0], b = uint64_t{0xCD9E8D57} * x[2];
+        const unsigned x1 = x[1], x3 = x[3];
+        x[0] = static_cast<unsigned>(b >> 32) ^ x1 ^ key0, x[1] = static_cast<unsigned>(b);
+        x[2] = static_cast<unsigned>(a >> 32) ^ x3 ^ key1, x[3] = static_cast<unsigned>(a);
+        key0 += 0x9E3779B9, key1 += 0xBB67AE85;
+    }
+    return counter;
+}
+
+// x's upper 16 bits, after adding 16 random ones: away from zero with the probability of the distance. Infinity stays,
+// as all that bf16 holds; NaN stays NaN.
+__device__ __forceinline__ bf16 round_by(float x, unsigned random16) {
+    const unsigned bits = __float_as_uint(x);
+    bf16 y;
+    y.bits = static_cast<uint16_t>((x != x ? bits | 0x400000 : bits + random16) >> 16);
+    return y;
+}
+
+// Whether the parameters that a step was to change are to be rounded again: not where its update was left out.
+__device__ __forceinline__ bool is_left_out(const StepStatus* status) { return status && !status->apply; }
+
+// A thread rounds 8 values by one Philox: value i takes 16 bits of that of i / 8.
+template <bool PACKED>
+__global__ void __launch_bounds__(elements_block)
+    round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
+                                const Rounding* __restrict__ rounding, const StepStatus* __restrict__ status) {
+    if (is_left_out(status)) return;
+    const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
+    if (first >= n) return;
+    const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(rounding->step);
+    const Philox random = philox({{static_cast<unsigned>(index), static_cast<unsigned>(index >> 32),
+                                   static_cast<unsigned>(step), static_cast<unsigned>(step >> 32)}},
+                                 rounding->seed);
+    const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
+    if (PACKED && first + 8 <= n) {
+        float x[8];
+        bf16 y[8];
+        load_once(x, in + first);
+        UNROLL for (int v = 0; v < 8; ++v) y[v] = round_by(x[v], bits(v));
+        int4 packed_values;
+        memcpy(&packed_values, y, sizeof y);
+        __stwb(reinterpret_cast<int4*>(out + first), packed_values);
+    } else {
+        UNROLL for (int v = 0; v < 8; ++v) if (first + v < n) out[first + v] = round_by(in[first + v], bits(v));
+    }
+}
+
+// out (n) = in (n), rounded to one of its two neighbours in bf16, each with the probability of the other's distance.
+// The same bits for the same rounding->seed, rounding->step and index. Nothing is written where status->apply is 0; a
+// null status rounds always. rounding and status are in device memory.
+inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const Rounding* rounding,
+                                 const StepStatus* status) {
+    const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
+    if (n == 0) return;
+    const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
+    if (can_pack<bf16>(8, out, in))
+        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
+    else
+        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
+}
+
+template <int V, class Out, class In>
+__global__ void __launch_bounds__(elements_block)
+    convert_kernel(Out* __restrict__ out, const In* __restrict__ in, int64_t n, const StepStatus* __restrict__ status) {
+    if (is_left_out(status)) return;
+    each_element<V>(n, [&]<int W>(int64_t i) {
+        float x[W];
+        load_once<W>(x, in + i);
+        store(out + i, x);
+    });
+}
+
+// out (n) = in (n), to nearest, ties to even: float to bf16, bf16 to float. status is as in round_stochastically.
+template <class Out, class In>
+void convert(Cuda& dev, Out* out, const In* in, int64_t n, const StepStatus* status = nullptr) {
+    const Timed timed(dev, "convert", 0, product(n, sizeof(Out) + sizeof(In)));
+    launch_elements<bf16>(
+        n,
+        [&]<int V>(unsigned blocks) {
+            LAUNCH((convert_kernel<V, Out, In>), blocks, elements_block, 0, dev.stream, out, in, n, status);
+        },
+        out, in);
+}

@@ -1,0 +1,217 @@
+// What a training step needs of the Cuda device beside the layers: a stream, batches that arrive while the GPU still
+// computes, launches recorded as graphs, and the state's way to the host and back.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "device/cuda/common.cuh"
+
+// Pinned memory, which a GPU copies from by itself.
+template <class T>
+struct PinnedBuffer {
+    T* data = nullptr;
+    explicit PinnedBuffer(int64_t count) {
+        cuda_check(cudaMallocHost(&data, static_cast<size_t>(count) * sizeof(T)), "cudaMallocHost");
+    }
+    PinnedBuffer(const PinnedBuffer&) = delete;
+    ~PinnedBuffer() { cudaFreeHost(data); }
+};
+
+struct CudaStream {
+    cudaStream_t stream = nullptr;
+    CudaStream() { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
+    CudaStream(const CudaStream&) = delete;
+    ~CudaStream() { cudaStreamDestroy(stream); }
+};
+
+// Batches travel on a stream of their own into one of two slots, and from there, on the stream that computes, to where
+// the layers read them, which is the same for all of them: a graph knows its addresses.
+struct BatchFeed {
+    struct Slot {
+        PinnedBuffer<int32_t> host;
+        CudaBuffer<int32_t> device;
+        CudaEvent arrived, read;
+        explicit Slot(int64_t count) : host(count), device(cuda_allocate<int32_t>(count)) {}
+    };
+    int64_t capacity;  // tokens of x, and of y
+    CudaBuffer<int32_t> tokens;
+    Slot first, second;
+    CudaStream copies;
+    bool turn = false;
+    int64_t count = 0;     // tokens of x in the newest batch
+    bool is_sent = false;  // to its slot, and not yet from there to `tokens`
+
+    explicit BatchFeed(int64_t n) : capacity(n), tokens(cuda_allocate<int32_t>(2 * n)), first(2 * n), second(2 * n) {}
+    ~BatchFeed() { cudaStreamSynchronize(copies.stream); }  // which reads the slots
+
+    Slot& newest() { return turn ? first : second; }
+    bool newest_is(const int32_t* x, const int32_t* y, int64_t n) {
+        const int32_t* const tokens_sent = newest().host.data;
+        return n == count && std::equal(x, x + n, tokens_sent) && std::equal(y, y + n, tokens_sent + n);
+    }
+    // Starts the copy to a slot. The host waits for no more than the copy of the batch before the last.
+    void send(const int32_t* x, const int32_t* y, int64_t n) {
+        turn = !turn, count = n, is_sent = true;
+        Slot& slot = newest();
+        const size_t bytes = static_cast<size_t>(n) * sizeof(int32_t);
+        cuda_check(cudaEventSynchronize(slot.arrived.event), "cudaEventSynchronize");
+        std::memcpy(slot.host.data, x, bytes);
+        std::memcpy(slot.host.data + n, y, bytes);
+        cuda_check(cudaStreamWaitEvent(copies.stream, slot.read.event), "cudaStreamWaitEvent");
+        cuda_check(cudaMemcpyAsync(slot.device.get(), slot.host.data, 2 * bytes, cudaMemcpyHostToDevice, copies.stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(slot.arrived.event, copies.stream), "cudaEventRecord");
+    }
+    // The newest batch into `tokens`, before all that is launched on `compute` from now on. Not until now does that
+    // stream wait for the batch: what was launched after `send` has nothing to do with it.
+    void use_newest(cudaStream_t compute) {
+        if (!std::exchange(is_sent, false)) return;
+        Slot& slot = newest();
+        cuda_check(cudaStreamWaitEvent(compute, slot.arrived.event), "cudaStreamWaitEvent");
+        cuda_check(cudaMemcpyAsync(tokens.get(), slot.device.get(), 2 * static_cast<size_t>(count) * sizeof(int32_t),
+                                   cudaMemcpyDeviceToDevice, compute),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(slot.read.event, compute), "cudaEventRecord");
+    }
+};
+
+// Launches under one key. No graph: they have run once, so that all memory that they need is there.
+struct Recording {
+    int64_t scratch_age;  // of the memory whose addresses the graph holds
+    cudaGraphExec_t graph = nullptr;
+    explicit Recording(int64_t age) : scratch_age(age) {}
+    Recording(const Recording&) = delete;
+    ~Recording() {
+        if (graph) cudaGraphExecDestroy(graph);
+    }
+};
+
+struct CudaStep {
+    CudaStream compute;
+    std::optional<BatchFeed> feed;
+    std::shared_ptr<struct SettingsFeed> settings;  // of updates (layers/step_settings.cuh)
+    std::map<ReplayKey, Recording> recordings;
+};
+
+// The device for a model: its own stream, which graphs can be recorded from.
+inline Cuda cuda_for_training() {
+    Cuda dev;
+    dev.step = std::make_shared<CudaStep>();
+    dev.stream = dev.step->compute.stream;
+    return dev;
+}
+
+// Starts the copy of x and y (n) that batch_for will be given next; the host's are free at once. The GPU may still work
+// on the batch before, and nothing that is launched before that batch_for waits for the copy.
+inline void prefetch_batch(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
+    std::optional<BatchFeed>& feed = dev.step->feed;
+    if (!feed || feed->capacity < n) {
+        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+        dev.step->recordings.clear();
+        feed.emplace(n);
+    }
+    if (!feed->newest_is(x, y, n)) feed->send(x, y, n);
+}
+
+// x and y (n) in device memory for what is launched from now on; the host's are free at once. If it is the batch that
+// was sent last, by prefetch_batch or here, it is not sent again.
+inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
+    prefetch_batch(dev, x, y, n);
+    BatchFeed& feed = *dev.step->feed;
+    feed.use_newest(dev.stream);
+    return {feed.tokens.get(), feed.tokens.get() + n};
+}
+
+// Captures what is launched on a stream until end(), or until an exception leaves its scope: then the stream captures
+// no longer, and the launches are lost.
+class StreamCapture {
+public:
+    explicit StreamCapture(cudaStream_t stream) : stream_(stream) {
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    }
+    StreamCapture(const StreamCapture&) = delete;
+    ~StreamCapture() {
+        if (!capturing_) return;
+        cudaGraph_t graph = nullptr;
+        cudaStreamEndCapture(stream_, &graph);
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();  // or the next launch would be taken to have failed
+    }
+    // What was launched, as a graph.
+    cudaGraphExec_t end() {
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        capturing_ = false;
+        cuda_check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+        const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+        cudaGraphDestroy(graph);
+        cuda_check(error, "cudaGraphInstantiate");
+        return executable;
+    }
+
+private:
+    cudaStream_t stream_;
+    bool capturing_ = true;
+};
+
+// f's launches: the first time as they come, the second time recorded as a graph, from then on that graph. If the
+// recording fails, they come as the first time again.
+template <class F>
+void replay(Cuda& dev, const ReplayKey& key, const F& f) {
+    if (dev.profile) return f();
+    auto& recordings = dev.step->recordings;
+    auto it = recordings.find(key);
+    if (it != recordings.end() && it->second.scratch_age != dev.scratch_age()) {
+        recordings.erase(it);
+        it = recordings.end();
+    }
+    if (it == recordings.end()) {
+        f();
+        recordings.try_emplace(key, dev.scratch_age());
+        return;
+    }
+    Recording& recording = it->second;
+    if (!recording.graph) {
+        try {
+            StreamCapture capture(dev.stream);
+            f();
+            recording.graph = capture.end();
+        } catch (...) {
+            recordings.erase(it);
+            throw;
+        }
+    }
+    cuda_check(cudaGraphLaunch(recording.graph, dev.stream), "cudaGraphLaunch");
+}
+
+// *x, which the host waits for.
+template <class T>
+T to_host(Cuda& dev, const T* x) {
+    T value;
+    cuda_check(cudaMemcpyAsync(&value, x, sizeof value, cudaMemcpyDeviceToHost, dev.stream), "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    return value;
+}
+// The same, and zero it; with it come the layers' times.
+template <class T>
+T take(Cuda& dev, T* x) {
+    const T value = to_host(dev, x);
+    read_timings(dev);
+    zero(dev, x, 1);
+    return value;
+}
+
+// A copy of x (n), which may be null, in host memory.
+inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
+    if (!x) return nullptr;
+    copy = host_allocate<float>(n);
+    cuda_check(
+        cudaMemcpyAsync(copy.get(), x, static_cast<size_t>(n) * sizeof(float), cudaMemcpyDeviceToHost, dev.stream),
+        "cudaMemcpy");
+    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    return copy.get();
+}

@@ -1,0 +1,240 @@
+// The devices a model runs on. Every layer function takes its device first, and is overloaded on it:
+//   Reference<T>  plain loops in any scalar type: the definition, and the oracle of the tests (double)
+//   Cpu           fp32, SIMD, OpenMP
+//   Cuda          in device/cuda/common.cuh
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <omp.h>
+
+#include "device/platform.h"
+#include "device/profile.h"
+#include "device/cpu/simd.h"
+
+template <class T>
+struct Reference {
+    using scalar = T;
+    Profile* profile = nullptr;  // as Cpu's; never filled
+};
+
+// `count` zeroed elements that start on a page. Large ones ask for huge pages (fewer TLB misses) and get their
+// memory from the thread that touches them first.
+template <class T>
+struct HostDelete {
+    int64_t bytes = 0;
+    void operator()(T* p) const { munmap(p, static_cast<size_t>(bytes)); }
+};
+template <class T>
+using HostBuffer = std::unique_ptr<T[], HostDelete<T>>;
+
+constexpr int64_t page_bytes = 4096;
+
+// The bytes that host_allocate takes for `count` elements.
+template <class T>
+constexpr int64_t host_bytes(int64_t count) {
+    return (count * static_cast<int64_t>(sizeof(T)) + page_bytes) / page_bytes * page_bytes;
+}
+
+template <class T>
+HostBuffer<T> host_allocate(int64_t count) {
+    const int64_t bytes = host_bytes<T>(count);
+    void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    platform::advise_huge_pages(p, static_cast<size_t>(bytes));
+    return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
+}
+
+// How Cpu multiplies matrices (device/cpu/gemm/multiply.h): as fp32 does, by multiply-adds of floats or by products of
+// bf16 that give as exact a sum, whichever is faster here; by one of these two; or with factors rounded to bf16.
+enum class Products { fp32, fma, split, bf16 };
+
+// Scratch memory on the Cpu, in floats. Each layer that needs some has a function that states it for a shape, which the
+// layer itself and the memory plan use.
+struct CpuScratch {
+    std::vector<int64_t> threads;    // of thread 0, 1, …
+    int64_t shared = 0, halves = 0;  // of all threads together
+    int64_t bytes() const {
+        int64_t sum = 0;
+        for (const int64_t count : threads) sum += host_bytes<float>(count);
+        for (const int64_t count : {shared, halves}) sum += count > 0 ? host_bytes<float>(count) : 0;
+        return sum;
+    }
+};
+
+struct Cpu {
+    using scalar = float;
+    Profile* profile = nullptr;  // where layers report their time, if wanted
+    Products products;
+
+    explicit Cpu(Products p = Products::fp32) : products(p) {}
+
+    // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
+    // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave. So it never
+    // allocates: a layer calls reserve() before the region.
+    float* scratch(int64_t count) {
+        const auto thread = static_cast<size_t>(omp_get_thread_num());
+        if (thread >= threads_.size() || threads_[thread].count < count) stop("scratch", count);
+        return threads_[thread].memory.get();
+    }
+
+    // Scratch memory that all threads work on together, which scratch() does not touch. Called outside of parallel
+    // regions. It grows where `count` was not reserved.
+    float* shared(int64_t count) { return grow(shared_, count, "shared"); }
+
+    // A second memory like shared(), for matmuls only: their operands may lie in shared().
+    float* halves(int64_t count) { return grow(halves_, count, "halves"); }
+
+    // Allocates scratch memory where there is less of it, outside of parallel regions. Each thread touches its own
+    // memory, so that it lies near that thread and later steps need no more memory than the first.
+    void reserve(const CpuScratch& need) {
+        grow(shared_, need.shared);
+        grow(halves_, need.halves);
+        bool grows = need.threads.size() > threads_.size();
+        for (size_t i = 0; i < need.threads.size() && !grows; ++i) grows = threads_[i].count < need.threads[i];
+        if (!grows) return;
+        each_thread_has_ = 0;
+        threads_.resize(std::max(threads_.size(), need.threads.size()));
+        for (size_t i = 0; i < need.threads.size(); ++i) grow(threads_[i], need.threads[i]);
+        each_thread_has_ = std::ranges::min_element(threads_, {}, &Scratch::count)->count;
+#pragma omp parallel
+        if (const auto me = static_cast<size_t>(omp_get_thread_num()); me < threads_.size())
+            for (int64_t i = 0; i < threads_[me].count; i += page_bytes / 4) threads_[me].memory[i] = 0;
+    }
+    // The same memory for each thread of the parallel regions to come. Layers call this before each region: where
+    // enough is reserved it costs two comparisons.
+    void reserve(int64_t count) {
+        const auto threads = static_cast<size_t>(omp_get_max_threads());
+        if (count > each_thread_has_ || threads > threads_.size())
+            reserve(CpuScratch{std::vector<int64_t>(threads, count)});
+    }
+
+    // What is reserved, in bytes.
+    int64_t scratch_bytes() const {
+        CpuScratch has{{}, shared_.count, halves_.count};
+        for (const Scratch& s : threads_) has.threads.push_back(s.count);
+        return has.bytes();
+    }
+
+private:
+    struct Scratch {
+        HostBuffer<float> memory;
+        int64_t count = 0;
+    };
+    static float* grow(Scratch& s, int64_t count, const char* what = "reserve") {
+        if (s.count < count) {
+            if (omp_in_parallel()) stop(what, count);
+            s = {};  // frees the old memory before the new is allocated
+            s.memory = host_allocate<float>(count);
+            s.count = count;
+        }
+        return s.memory.get();
+    }
+    // A mistake in a layer. Not an exception: none can leave a parallel region.
+    [[noreturn]] static void stop(const char* what, int64_t count) {
+        std::fprintf(stderr,
+                     "Cpu::%s: thread %d needs %lld floats, which are not reserved; call Cpu::reserve() before the "
+                     "parallel region\n",
+                     what, omp_get_thread_num(), static_cast<long long>(count));
+        std::abort();
+    }
+    Scratch shared_, halves_;
+    std::vector<Scratch> threads_;
+    int64_t each_thread_has_ = 0;  // floats that every thread of threads_ has
+};
+
+// A device whose tensors lie in host memory: these two, and what derives from them. What follows is for them alone,
+// so that a device with a memory of its own that lacks an overload does not compile.
+template <class T>
+void is_in_host_memory(const Reference<T>&);
+void is_in_host_memory(const Cpu&);
+template <class Device>
+concept HostDevice = requires(const Device& dev) {
+    is_in_host_memory(dev);
+};
+
+// When a call began, for Timed, and its time when it ends.
+template <HostDevice Device>
+double timing_begin(Device& dev, const char*) {
+    return dev.profile ? seconds_now() : 0;
+}
+template <HostDevice Device>
+void timing_end(Device& dev, double begin, const char* name, double flops, double bytes) {
+    if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
+}
+
+// What a model asks of its device beside the layers.
+template <class T, HostDevice Device>
+HostBuffer<T> allocate(Device&, int64_t count) {
+    return host_allocate<T>(count);
+}
+
+template <class T>
+void zero(Reference<T>&, T* x, int64_t n) {
+    std::fill_n(x, n, T(0));
+}
+inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
+
+// In double, in order.
+template <HostDevice Device, class T>
+double sum(Device&, const T* x, int64_t n) {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += static_cast<double>(x[i]);
+    return total;
+}
+
+template <HostDevice Device, class T>
+std::vector<T> to_host(Device&, const T* x, int64_t n) {
+    return {x, x + n};
+}
+template <HostDevice Device, class T>
+T to_host(Device&, const T* x) {
+    return *x;
+}
+// The same, and zero it.
+template <HostDevice Device, class T>
+T take(Device&, T* x) {
+    return std::exchange(*x, T{});
+}
+template <HostDevice Device, class T>
+void to_host(Device&, float* out, const T* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
+}
+
+// Tells a device with a memory of its own which batch comes next.
+template <HostDevice Device>
+void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
+
+// Where the layers find a batch of n tokens x and y, that the host has.
+template <HostDevice Device>
+std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
+    return {x, y};
+}
+
+// What is computed again and again with the same arguments, which `key` stands for: a GPU records it once.
+using ReplayKey = std::array<int64_t, 4>;
+template <HostDevice Device, class F>
+void replay(Device&, const ReplayKey&, const F& f) {
+    f();
+}
+
+// Where the host finds x (n): on a device with a memory of its own that is a copy, which `copy` then owns.
+template <HostDevice Device>
+float* from_device(Device&, float* x, int64_t, HostBuffer<float>&) {
+    return x;
+}
+// x (n) on the device = host (n), which may be x
+template <HostDevice Device>
+void to_device(Device&, float* x, const float* host, int64_t n) {
+    if (x != host) std::copy_n(host, n, x);
+}

@@ -1,0 +1,201 @@
+#include "io/data/batch_sampler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "io/file/error.h"
+
+namespace {
+
+// SplitMix64's step: turns (seed, epoch, stream) into seeds that have nothing in common.
+uint64_t mix(uint64_t a, uint64_t b) {
+    uint64_t z = a + (b + 1) * 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+// 0 … size-1, shuffled. Not std::shuffle, whose result is each library's own. The remainder's bias is below
+// 2^-32.
+void shuffle(std::vector<uint32_t>& order, int64_t size, uint64_t seed) {
+    order.resize(static_cast<size_t>(size));
+    std::iota(order.begin(), order.end(), 0u);
+    std::mt19937_64 random(seed);
+    for (uint64_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
+}
+
+// One row: `length` ids, and the same moved on by one.
+void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
+    std::copy_n(tokens, length, x);
+    std::copy_n(tokens + 1, length, y);
+}
+
+// One shard, or several that are read as one.
+class Stream {
+public:
+    void add(const Shard& shard) {
+        shards_.push_back(shard);
+        ends_.push_back(size() + shard.size());
+    }
+    int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+    const std::vector<Shard>& shards() const { return shards_; }
+    void row(int64_t begin, int64_t length, int32_t* x, int32_t* y) const {
+        if (shards_.size() == 1) return copy_row(shards_[0].tokens() + begin, length, x, y);
+        copy(begin, length, x);
+        copy(begin + 1, length, y);
+    }
+
+private:
+    void copy(int64_t begin, int64_t length, int32_t* out) const {
+        for (size_t s = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin(); length > 0; s++) {
+            const int64_t count = std::min(length, ends_[s] - begin);
+            out = std::copy_n(shards_[s].tokens() + shards_[s].size() - (ends_[s] - begin), count, out);
+            begin += count, length -= count;
+        }
+    }
+    std::vector<Shard> shards_;
+    std::vector<int64_t> ends_;  // of each shard, in the stream
+};
+
+// Each shard that holds a block by itself. Shorter ones that follow one another are one stream; where even together
+// they hold no block, the shard after them, or at the end the stream before them, is part of it too.
+std::vector<Stream> join_short_shards(const std::vector<Shard>& shards, int64_t block) {
+    std::vector<Stream> streams;
+    bool after_short = false;
+    for (const Shard& shard : shards) {
+        const bool is_short = shard.size() < block;
+        const bool joined = after_short && (is_short || streams.back().size() < block);
+        if (!joined) streams.emplace_back();
+        streams.back().add(shard);
+        after_short = is_short;
+    }
+    if (streams.size() > 1 && streams.back().size() < block) {
+        const Stream rest = streams.back();
+        streams.pop_back();
+        for (const Shard& shard : rest.shards()) streams.back().add(shard);
+    }
+    return streams;
+}
+
+[[noreturn]] void too_small(const Dataset& dataset, const std::string& found, int64_t needed,
+                            const std::string& remedy) {
+    const std::string source = !dataset.source.empty()  ? dataset.source
+                               : dataset.shards.empty() ? "data"
+                                                        : dataset.shards[0].path();
+    const bool split = !dataset.held_out.empty();
+    bad_input(source, "tokens", found + (split ? " (" + dataset.held_out + ")" : ""),
+              "at least " + std::to_string(needed), remedy + (split ? "; or give --val" : ""));
+}
+
+}  // namespace
+
+struct BatchSampler::State {
+    std::vector<Stream> streams;  // each holds a block
+    int64_t batch, seq;
+    uint64_t seed;
+
+    int64_t position = 0, epoch = 0;
+    std::vector<uint32_t> stream_order, block_order;
+    int64_t slot = 0;   // in stream_order: the current stream
+    int64_t drawn = 0;  // of block_order
+
+    uint64_t seed_of(int64_t in_epoch, int64_t stream) const { return mix(mix(seed, in_epoch), stream); }
+
+    // Where the blocks of a stream begin in an epoch: anywhere in the first `seq` tokens that leaves room for
+    // a block.
+    int64_t shift(int64_t in_epoch, int64_t stream) const {
+        const int64_t choices = std::min(seq, streams[stream].size() - seq);
+        return static_cast<int64_t>(mix(seed_of(in_epoch, stream), 1) % static_cast<uint64_t>(choices));
+    }
+    int64_t blocks(int64_t in_epoch, int64_t stream) const {
+        return (streams[stream].size() - 1 - shift(in_epoch, stream)) / seq;
+    }
+    int64_t epoch_blocks(int64_t in_epoch) const {
+        int64_t sum = 0;
+        for (int64_t s = 0; s < std::ssize(streams); s++) sum += blocks(in_epoch, s);
+        return sum;
+    }
+    void enter_epoch(int64_t new_epoch) {
+        epoch = new_epoch;
+        shuffle(stream_order, std::ssize(streams), mix(mix(seed, epoch), UINT64_MAX));
+    }
+    void enter_stream(int64_t new_slot) {
+        slot = new_slot, drawn = 0;
+        shuffle(block_order, blocks(epoch, stream_order[slot]), seed_of(epoch, stream_order[slot]));
+    }
+    // So that there always is a next block, and epoch() is its epoch.
+    void move_on() {
+        if (drawn < std::ssize(block_order)) return;
+        if (slot + 1 < std::ssize(streams)) return enter_stream(slot + 1);
+        enter_epoch(epoch + 1);
+        enter_stream(0);
+    }
+};
+
+BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
+    : state_(std::make_shared<State>()) {
+    State& s = *state_;
+    s.batch = batch, s.seq = seq, s.seed = seed;
+    s.streams = join_short_shards(dataset.shards, seq + 1);
+    if (s.streams.empty() || s.streams[0].size() < seq + 1)
+        too_small(
+            dataset, std::to_string(dataset.tokens()), seq + 1,
+            "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) + " tokens and one more)");
+    seek(0);
+}
+
+void BatchSampler::next(int32_t* x, int32_t* y) {
+    State& s = *state_;
+    for (int64_t row = 0; row < s.batch; row++) {
+        const int64_t stream = s.stream_order[s.slot];
+        const int64_t begin = s.shift(s.epoch, stream) + s.seq * s.block_order[s.drawn];
+        s.streams[stream].row(begin, s.seq, x + row * s.seq, y + row * s.seq);
+        s.drawn++, s.position++;
+        s.move_on();
+    }
+}
+
+int64_t BatchSampler::position() const { return state_->position; }
+int64_t BatchSampler::epoch() const { return state_->epoch; }
+
+void BatchSampler::seek(int64_t position) {
+    State& s = *state_;
+    if (position < 0)
+        bad_input("training state", "position", std::to_string(position), "0 or more",
+                  "resume from another checkpoint");
+    s.position = position;
+    int64_t epoch = 0, left = position;
+    for (int64_t blocks; left >= (blocks = s.epoch_blocks(epoch)); epoch++) left -= blocks;
+    s.enter_epoch(epoch);
+    int64_t slot = 0;
+    for (int64_t blocks; left >= (blocks = s.blocks(epoch, s.stream_order[slot])); slot++) left -= blocks;
+    s.enter_stream(slot);
+    s.drawn = left;
+}
+
+WindowReader::WindowReader(const Dataset& dataset, int64_t seq) : shards_(dataset.shards), first_window_{0}, seq_(seq) {
+    for (const Shard& shard : shards_) {
+        const int64_t predictions = std::max<int64_t>(shard.size() - 1, 0);
+        first_window_.push_back(windows() + (predictions + seq - 1) / seq);
+    }
+    if (windows() > 0) return;
+    const std::string found = std::to_string(dataset.tokens());
+    too_small(dataset, shards_.size() > 1 ? found + " in " + std::to_string(shards_.size()) + " shards" : found, 2,
+              "use more text");
+}
+
+int64_t WindowReader::shard_of(int64_t window) const {
+    return std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1;
+}
+
+int64_t WindowReader::length(int64_t window) const {
+    const int64_t shard = shard_of(window);
+    return std::min(seq_, shards_[shard].size() - 1 - (window - first_window_[shard]) * seq_);
+}
+
+void WindowReader::read(int64_t window, int32_t* x, int32_t* y) const {
+    const int64_t shard = shard_of(window);
+    copy_row(shards_[shard].tokens() + (window - first_window_[shard]) * seq_, length(window), x, y);
+}

@@ -1,0 +1,43 @@
+// The two ways to draw from a dataset: shuffled batches for training, windows in order for evaluation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "io/data/dataset.h"
+
+// Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an
+// order shuffled by (seed, epoch), with the blocks' grid shifted by a random offset. State is one number.
+// Shards that are shorter than a block are joined with their neighbours, and blocks run over their ends.
+class BatchSampler {
+public:
+    // Throws InputError if all of it together holds no block, which is seq + 1 tokens.
+    BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
+    // x (B,T), y (B,T): y is x moved on by one token. Blocks go into rows in order of drawing.
+    void next(int32_t* x, int32_t* y);
+    int64_t position() const;     // blocks drawn since the start of training; what a checkpoint saves
+    void seek(int64_t position);  // exact, in O(epochs * shards + blocks)
+    int64_t epoch() const;        // of the next block
+
+private:
+    struct State;
+    std::shared_ptr<State> state_;
+};
+
+// Reads a stream in order, in windows of `seq` predictions that do not overlap; the last window of a shard is
+// shorter. So each token but a shard's first is predicted exactly once.
+class WindowReader {
+public:
+    // Throws InputError if there is nothing to predict.
+    WindowReader(const Dataset& dataset, int64_t seq);
+    int64_t windows() const { return first_window_.back(); }
+    int64_t length(int64_t window) const;                     // predictions in it, 1 … seq
+    void read(int64_t window, int32_t* x, int32_t* y) const;  // length(window) of each
+
+private:
+    int64_t shard_of(int64_t window) const;
+    std::vector<Shard> shards_;
+    std::vector<int64_t> first_window_;  // of each shard, then the total
+    int64_t seq_;
+};

@@ -1,0 +1,295 @@
+#include "io/data/dataset.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "io/file/crc32.h"
+#include "io/file/error.h"
+#include "io/text/file_kind.h"
+#include "io/file/json.h"
+#include "io/data/text_cache.h"
+
+namespace {
+
+constexpr int32_t shard_magic = 20240520, shard_version = 1;
+constexpr int64_t header_words = 256, header_bytes = header_words * 4;
+
+std::string in_parentheses(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
+
+bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
+
+// The files that a --data or --val names: one, or a glob's, sorted. A file that exists is no glob.
+std::vector<std::string> expand(const std::string& data) {
+    std::error_code ignored;
+    if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
+    glob_t found{};
+    std::vector<std::string> paths;
+    if (glob(data.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty())
+        bad_input(data, "glob", "no file that matches", "at least one", "check the path, and quote the pattern");
+    const int64_t shards = std::count_if(paths.begin(), paths.end(), is_shard_name);
+    if (shards != 0 && shards != std::ssize(paths))
+        bad_input(data, "glob", std::to_string(shards) + " .bin files of " + std::to_string(paths.size()),
+                  "shards only (.bin), or one text file", "narrow the pattern");
+    if (shards == 0 && paths.size() > 1)
+        bad_input(data, "glob", std::to_string(paths.size()) + " text files", "one text file, or shards (.bin)",
+                  "join them first: cat … > all.txt");
+    return paths;
+}
+
+Dataset open_shards(const std::vector<std::string>& paths, const std::string& source) {
+    Dataset dataset{.shards = {}, .source = source};
+    for (const std::string& path : paths) dataset.shards.emplace_back(path);
+    return dataset;
+}
+
+std::string_view first_bytes(const MappedFile& file, int64_t count) {
+    return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(std::min(count, file.size()))};
+}
+
+// The byte tokenizer is the default, and no one's choice for a file of which nothing says how it was made.
+Shard open_headerless(const std::string& path, const Tokenizer& tokenizer) {
+    if (tokenizer.name() == "byte")
+        bad_input(path, "header", "none (16-bit token ids alone, as nanoGPT's prepare.py writes them)",
+                  "llm.c's header, or the --tokenizer that the ids were made with",
+                  "most often it is --tokenizer gpt2");
+    return Shard::headerless(path);
+}
+
+// A line where ids all lie far below the vocabulary, as those of bytes do among GPT-2's.
+void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_t vocab) {
+    constexpr int64_t enough_tokens = 10'000, far = 32;
+    const int64_t most = largest.empty() ? 0 : *std::max_element(largest.begin(), largest.end());
+    if (dataset.tokens() < enough_tokens || most * far >= vocab) return;
+    dataset.notes.push_back(without_controls(dataset.source) + ": no id is above " + std::to_string(most) + " in " +
+                            std::to_string(dataset.tokens()) + " tokens, of a vocabulary of " + std::to_string(vocab) +
+                            "; were they made with another tokenizer (`tokenize` writes bytes unless --tokenizer is "
+                            "given)?");
+}
+
+// Those that the user named.
+Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source, const Tokenizer& tokenizer,
+                          int64_t vocab) {
+    Dataset dataset{.shards = {}, .source = source};
+    std::vector<uint16_t> largest;
+    std::vector<std::string> headerless;
+    for (const std::string& path : paths) {
+        const bool raw = is_headerless(MappedFile(path));
+        dataset.shards.push_back(raw ? open_headerless(path, tokenizer) : Shard(path));
+        if (raw) headerless.push_back(path);
+        largest.push_back(check_ids(dataset.shards.back(), vocab));
+    }
+    if (!headerless.empty())
+        dataset.notes.push_back(without_controls(headerless[0]) +
+                                (headerless.size() > 1
+                                     ? " and " + std::to_string(headerless.size() - 1) + " more files: no headers"
+                                     : ": no header") +
+                                ", so that all of it is read as token ids, as nanoGPT's prepare.py writes them");
+    if (tokenizer.reads_text()) note_low_ids(dataset, largest, vocab);
+    return dataset;
+}
+
+// The largest id; 0 where there is none.
+uint16_t largest_id(const Shard& shard) {
+    const uint16_t* tokens = shard.tokens();
+    const int64_t size = shard.size();
+    uint16_t largest = 0;
+#pragma omp parallel for simd reduction(max : largest)
+    for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
+    return largest;
+}
+
+// The index of the first id that is not below `vocab`; there is one.
+int64_t find_beyond(const Shard& shard, int64_t vocab) {
+    const uint16_t* tokens = shard.tokens();
+    return std::find_if(tokens, tokens + shard.size(), [&](uint16_t id) { return id >= vocab; }) - tokens;
+}
+
+std::string rows_text(int64_t vocab) { return "an id below the model's vocabulary of " + std::to_string(vocab); }
+
+// A tokenizer may have more tokens than the model has ids. The message names the text, not the shards made of it.
+void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& tokenizer, int64_t vocab) {
+    const char* parts[] = {"", " of its first nine tenths", " of its last tenth"};
+    int64_t before = 0;
+    for (const Shard& shard : dataset.shards) {
+        if (shard.size() > 0 && largest_id(shard) >= vocab) {
+            const int64_t at = find_beyond(shard, vocab);
+            const uint16_t id = shard.tokens()[at];
+            bad_input(dataset.source, "token " + std::to_string(before + at) + parts[static_cast<int>(part)],
+                      "id " + std::to_string(id) + ", " + one_line(tokenizer.token(id)), rows_text(vocab),
+                      "take it out of the text, or pass the --tokenizer that the model was trained with");
+        }
+        before += shard.size();
+    }
+}
+
+Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
+                  const std::string& cache_directory, const std::string& name, int64_t vocab) {
+    if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer, vocab);
+    CacheNotes notes;
+    Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
+    dataset.remade = !notes.remade.empty();
+    dataset.notes = std::move(notes.remade);
+    dataset.notes.insert(dataset.notes.end(), notes.text.begin(), notes.text.end());
+    check_text_ids(dataset, part, tokenizer, vocab);
+    for (const Shard& shard : dataset.shards)
+        for (const auto& [id, count] : tokenizer.added().count_special(shard.tokens(), shard.size()))
+            dataset.special[id] += count;
+    return dataset;
+}
+
+int64_t ids_of(const Tokenizer& tokenizer, int64_t vocab) { return vocab > 0 ? vocab : tokenizer.vocab(); }
+
+// Holds out the last shard, or the last tenth of the only one.
+Datasets split_shards(Dataset all) {
+    Datasets out{.train = {.shards = {}, .source = all.source, .notes = all.notes},
+                 .val = {.shards = {}, .source = all.source}};
+    const Shard last = all.shards.back();
+    all.shards.pop_back();
+    out.train.shards = std::move(all.shards);
+    int64_t cut = 0;
+    if (out.train.shards.empty()) {
+        cut = static_cast<int64_t>(0.9 * static_cast<double>(last.size()));
+        out.train.shards.push_back(last.part(0, cut));
+    }
+    out.val.shards.push_back(last.part(cut, last.size()));
+    return out;
+}
+
+std::array<int32_t, header_words> read_header(const MappedFile& file) {
+    if (file.size() < header_bytes)
+        bad_input(file.path(), "size", std::to_string(file.size()) + " bytes",
+                  "at least the 1024 bytes of a token shard's header",
+                  "pass a llm.c shard, or give a text file another name than .bin");
+    std::array<int32_t, header_words> header;
+    std::copy_n(file.data(), header_bytes, reinterpret_cast<uint8_t*>(header.data()));
+    return header;
+}
+
+}  // namespace
+
+Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>(path)) {
+    const auto header = read_header(*file_);
+    if (header[0] != shard_magic)
+        bad_input(path, "magic number",
+                  std::to_string(header[0]) + in_parentheses(kind_of(first_bytes(*file_, 64)).name),
+                  std::to_string(shard_magic) + " (a llm.c token shard)",
+                  "pass a llm.c shard, or give a text file another name than .bin");
+    if (header[1] != shard_version)
+        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "make the shard anew");
+    size_ = static_cast<uint32_t>(header[2]);
+    const int64_t expected = header_bytes + 2 * size_;
+    if (file_->size() != expected)
+        bad_input(path, "size", std::to_string(file_->size()) + " bytes",
+                  std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
+                  "copy or make the shard anew");
+    tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
+}
+
+// nanoGPT's prepare.py writes ids alone. Only what nothing else explains is taken for that: no file of a known kind, no
+// text (it has no zero bytes, but every id below 256 has one), no shard of llm.c's with a damaged magic number (nearly
+// all of its header is zeros).
+bool is_headerless(const MappedFile& file) {
+    constexpr int64_t header_used = 12;
+    const std::string_view begin = first_bytes(file, 1 << 16), header = begin.substr(0, header_bytes);
+    return file.size() % 2 == 0 && kind_of(begin).name.empty() && begin.find('\0') != begin.npos &&
+           header.find_first_not_of('\0', header_used) != header.npos;
+}
+
+Shard Shard::headerless(const std::string& path) {
+    Shard shard(std::make_shared<const MappedFile>(path));
+    shard.size_ = shard.file_->size() / 2;
+    shard.tokens_ = reinterpret_cast<const uint16_t*>(shard.file_->data());
+    return shard;
+}
+
+Shard Shard::part(int64_t begin, int64_t end) const {
+    Shard shard = *this;
+    shard.tokens_ = tokens_ + begin;
+    shard.size_ = end - begin;
+    return shard;
+}
+
+int64_t Dataset::tokens() const {
+    int64_t sum = 0;
+    for (const Shard& shard : shards) sum += shard.size();
+    return sum;
+}
+
+uint16_t check_ids(const Shard& shard, int64_t vocab) {
+    const uint16_t largest = largest_id(shard);
+    if (shard.size() == 0 || largest < vocab) return largest;
+    const int64_t at = find_beyond(shard, vocab);
+    bad_input(shard.path(), "token " + std::to_string(at),
+              "id " + std::to_string(shard.tokens()[at]) +
+                  (shard.has_header() ? "" : " (no header: read as token ids alone)"),
+              rows_text(vocab),
+              "pass the --tokenizer that the shard was made with, or for a new model a larger --vocab");
+}
+
+void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
+    const int64_t size = std::ssize(tokens);
+    if (size > int64_t{UINT32_MAX})
+        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
+                  "write several shards");
+    std::array<int32_t, header_words> header{shard_magic, shard_version, static_cast<int32_t>(size)};
+    FileWriter file(path);
+    file.write(header.data(), header_bytes);
+    file.write(tokens.data(), 2 * size);
+    file.commit();
+}
+
+Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
+                       const std::string& cache_directory, int64_t vocab) {
+    const std::vector<std::string> paths = expand(data);
+    const int64_t ids = ids_of(tokenizer, vocab);
+    const auto open = [&](const std::vector<std::string>& files, TextPart part, const char* name) {
+        return open_part(files, part, tokenizer, cache_directory, name, ids);
+    };
+    Datasets out;
+    if (!val.empty()) {
+        out.train = open(paths, TextPart::all, "train");
+        out.val = open(expand(val), TextPart::all, "val");
+    } else if (is_shard_name(paths[0])) {
+        out = split_shards(open_given_shards(paths, data, tokenizer, ids));
+    } else {
+        out.train = open(paths, TextPart::first_nine_tenths, "train");
+        out.val = open(paths, TextPart::last_tenth, "val");
+        for (const auto& [id, count] : std::exchange(out.val.special, {})) out.train.special[id] += count;
+    }
+    out.train.source = data;
+    out.val.source = val.empty() ? data + " (held-out part)" : val;
+    if (val.empty())
+        out.train.held_out = out.val.held_out = "the last " + std::to_string(out.val.tokens()) + " of " +
+                                                std::to_string(out.train.tokens() + out.val.tokens()) +
+                                                " are held out for validation, as no --val is given";
+    return out;
+}
+
+uint32_t fingerprint(const Datasets& datasets) {
+    constexpr int64_t end = 2048;  // tokens
+    std::vector<uint32_t> sums;
+    for (const Dataset* dataset : {&datasets.train, &datasets.val}) {
+        sums.push_back(static_cast<uint32_t>(std::ssize(dataset->shards)));
+        for (const Shard& shard : dataset->shards) {
+            const int64_t count = std::min(end, shard.size());
+            sums.push_back(static_cast<uint32_t>(shard.size()));
+            for (const uint16_t* tokens : {shard.tokens(), shard.tokens() + shard.size() - count})
+                sums.push_back(crc32(reinterpret_cast<const uint8_t*>(tokens), 2 * count));
+        }
+    }
+    return crc32(reinterpret_cast<const uint8_t*>(sums.data()), 4 * std::ssize(sums));
+}
+
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab) {
+    Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data", ids_of(tokenizer, vocab));
+    out.source = data;
+    return out;
+}

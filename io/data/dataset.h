@@ -1,0 +1,71 @@
+// Token streams on disk. A stream is a list of llm.c shards (magic 20240520,
+// uint16 ids), mapped into memory, never read whole; a text file is tokenised once into such shards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/file/file.h"
+#include "io/text/tokenizer.h"
+
+// One shard, or a part of one, mapped read-only. Copies share the mapping.
+class Shard {
+public:
+    explicit Shard(const std::string& path);  // checks magic, version and size; throws InputError
+    // Ids alone, without a header, as nanoGPT's prepare.py writes them.
+    static Shard headerless(const std::string& path);
+    bool has_header() const { return reinterpret_cast<const uint8_t*>(tokens_) != file_->data(); }
+    Shard part(int64_t begin, int64_t end) const;
+    const uint16_t* tokens() const { return tokens_; }
+    int64_t size() const { return size_; }  // tokens
+    const std::string& path() const { return file_->path(); }
+
+private:
+    explicit Shard(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
+    std::shared_ptr<const MappedFile> file_;
+    const uint16_t* tokens_ = nullptr;
+    int64_t size_ = 0;
+};
+
+struct Dataset {
+    std::vector<Shard> shards;
+    std::string source;                // what the user named, for messages
+    std::vector<std::string> notes{};  // what the user should know of it, a line each
+    bool remade = false;               // whether the notes say that tokens kept of a text were made anew
+    std::string held_out{};            // of a split: how much is held out for validation, and why; for messages
+    AddedTokens::Counts special{};     // of a text: its special tokens, those of a held-out part with the rest
+    int64_t tokens() const;
+};
+
+struct Datasets {
+    Dataset train, val;
+};
+
+// Opens --data and --val. A name ending in .bin, or a glob that matches such names, means shards, llm.c's or nanoGPT's
+// files of ids alone; anything
+// else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text, the tokenizer
+// and what was made are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
+// boundary, and for shards the last one (if there are several) or the last tenth of the only one is held out.
+// Every id is checked against `vocab`, the number of ids that the model has (0: as many as the tokenizer), before this
+// returns, so that training cannot end on one hours later. Throws InputError.
+Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
+                       const std::string& cache_directory, int64_t vocab = 0);
+
+// Changes where shards vanish, are others, or change places. Of each, size and ends are looked at, not all of it.
+uint32_t fingerprint(const Datasets& datasets);
+
+// All of one stream for `eval`: no split.
+Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab = 0);
+
+// Whether a file is taken for token ids alone.
+bool is_headerless(const MappedFile& file);
+
+// The largest id. Throws InputError naming the first that is not below `vocab`.
+uint16_t check_ids(const Shard& shard, int64_t vocab);
+
+// Writes tokens as a llm.c shard, whole or not at all (temporary name, fsync, rename).
+void write_shard(const std::string& path, const std::vector<uint16_t>& tokens);

@@ -1,0 +1,353 @@
+#include "io/data/text_cache.h"
+
+#include <omp.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+
+#include "io/file/crc32.h"
+#include "io/data/dataset.h"
+#include "io/file/error.h"
+#include "io/file/file.h"
+#include "io/file/json.h"
+#include "io/text/text_file.h"
+#include "device/platform.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+// Whether a character that ends in this byte, or begins with these bytes, is surely no white space. Some that
+// are none are not recognised, which only moves a cut.
+bool ends_visible(uint8_t last) {
+    if (last < 0x80) return last > ' ' && last < 0x7f;
+    const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 || last == 0xa8 ||
+                       last == 0xa9 || last == 0xaf;
+    return !space;
+}
+bool begins_visible(uint8_t first) {
+    if (first < 0x80) return first > ' ' && first < 0x7f;
+    return first > 0xc2 && (first < 0xe1 || first > 0xe3);  // U+0085, U+00A0, U+1680, U+2000 …, U+3000
+}
+
+// Encodes pieces of the text on all threads, a few at a time, and hands their tokens over in order.
+template <class Take>
+void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t chunk_bytes, Take take) {
+    const int64_t group = 2 * omp_get_max_threads(), size = std::ssize(text);
+    for (int64_t begin = 0; begin < size;) {
+        std::vector<std::string_view> chunks;
+        while (begin < size && std::ssize(chunks) < group) {
+            const int64_t end = safe_cut(text, begin, chunk_bytes, tokenizer);
+            chunks.push_back(text.substr(begin, end - begin));
+            begin = end;
+        }
+        std::vector<std::vector<int32_t>> ids(chunks.size());
+        std::exception_ptr error;
+#pragma omp parallel for schedule(dynamic)
+        for (size_t i = 0; i < chunks.size(); i++) {
+            try {
+                ids[i] = tokenizer.encode(chunks[i]);
+            } catch (...) {  // none may leave a parallel region
+#pragma omp critical
+                error = std::current_exception();
+            }
+        }
+        if (error) std::rethrow_exception(error);
+        for (const auto& piece : ids) take(piece);
+    }
+}
+
+void check_vocabulary(const Tokenizer& tokenizer) {
+    if (tokenizer.vocab() > UINT16_MAX + 1)
+        bad_input(tokenizer.name(), "vocabulary", std::to_string(tokenizer.vocab()),
+                  "at most 65536 (shards hold uint16)", "use a tokenizer with a smaller vocabulary");
+}
+
+std::string numbered(const std::string& path, int64_t number) {
+    char suffix[32];
+    std::snprintf(suffix, sizeof suffix, "_%06lld.bin", static_cast<long long>(number));
+    return (path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path) + suffix;
+}
+
+// Shards in the making: what is already written goes again unless finish() is reached.
+class ShardWriter {
+public:
+    ShardWriter(std::string path, int64_t limit, int64_t reserve) : path_(std::move(path)), limit_(limit) {
+        buffer_.reserve(static_cast<size_t>(std::min(limit, reserve)));
+    }
+    ~ShardWriter() {
+        std::error_code ignored;
+        if (!finished_)
+            for (const std::string& path : paths_) fs::remove(path, ignored);
+    }
+    void append(const std::vector<int32_t>& ids) {
+        for (const int32_t id : ids) {
+            if (std::ssize(buffer_) == limit_) flush(numbered(path_, std::ssize(paths_)));
+            buffer_.push_back(static_cast<uint16_t>(id));
+        }
+    }
+    std::vector<std::string> finish() {
+        flush(paths_.empty() ? path_ : numbered(path_, std::ssize(paths_)));
+        finished_ = true;
+        return paths_;
+    }
+
+private:
+    void flush(const std::string& path) {
+        write_shard(path, buffer_);
+        paths_.push_back(path);
+        buffer_.clear();
+    }
+    std::string path_;
+    int64_t limit_;
+    std::vector<uint16_t> buffer_;
+    std::vector<std::string> paths_;
+    bool finished_ = false;
+};
+
+// The nearest place up to `at` where a UTF-8 character begins.
+size_t begin_of_character(std::string_view text, size_t at) {
+    size_t begin = at;
+    while (begin > 0 && at - begin < 3 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) begin--;
+    return begin;
+}
+
+// The bytes of a part. The cut between train and validation is nanoGPT's, moved back to where a UTF-8
+// character begins, and out of a special token.
+std::string_view select(std::string_view text, TextPart part, const Tokenizer& tokenizer) {
+    if (part == TextPart::all) return text;
+    size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
+    while (cut > 0 && tokenizer.added().reaches_across(text, cut)) cut = begin_of_character(text, cut - 1);
+    return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
+}
+
+// FNV-1a over the tokens' bytes, and what is recognised in a text: two tokenizers of one name and size may still
+// differ.
+uint64_t fingerprint(const Tokenizer& tokenizer) {
+    uint64_t hash = 0xcbf29ce484222325;
+    const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+    for (int32_t id = 0; id < tokenizer.vocab(); id++) {
+        const std::string_view bytes = tokenizer.token(id);
+        add(static_cast<uint8_t>(bytes.size()));
+        for (const char byte : bytes) add(static_cast<uint8_t>(byte));
+    }
+    for (const AddedToken& token : tokenizer.added().list()) {
+        for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint8_t>(token.id >> shift));
+        for (const bool flag : {token.special, token.single_word, token.lstrip, token.rstrip, token.normalized})
+            add(flag);
+    }
+    if (tokenizer.added().special_as_text()) add(1);
+    return hash;
+}
+
+// Version 1 had no checksums.
+constexpr const char* record_format = "train_gpt2 token cache, version 2";
+constexpr const char* damaged = "it is damaged";
+
+json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
+    struct stat info {};
+    if (stat(text_path.c_str(), &info) != 0)
+        bad_input(text_path, "open", std::strerror(errno), "a readable file", "check the path");
+    const char* parts[] = {"all", "first nine tenths", "last tenth"};
+    return {{"format", record_format},
+            {"source", json_of_path(fs::absolute(text_path).lexically_normal().string())},
+            {"size", info.st_size},
+            {"mtime_ns", platform::modified_nanoseconds(info)},
+            {"part", parts[static_cast<int>(part)]},
+            {"tokenizer", json_of_path(tokenizer.name())},
+            {"vocab", tokenizer.vocab()},
+            {"tokenizer_hash", fingerprint(tokenizer)}};
+}
+
+std::string dump(const json& record) { return record.dump(2) + "\n"; }
+
+// Also of another version, and damaged: one flipped bit leaves one of the two words as it was.
+bool is_record(const std::string& path) {
+    if (!path_exists(path)) return false;
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    return text.find("train_gpt2 token cache") != text.npos || text.find("\"tokenizer_hash\"") != text.npos;
+}
+
+std::string made_anew(const std::string& damage) { return damage + ": made anew from the text"; }
+
+// Null where there is none of ours.
+json read_record(const std::string& path, std::vector<std::string>& notes) {
+    if (!is_record(path)) return nullptr;
+    try {
+        return read_json_file(path);
+    } catch (const InputError& damage) {
+        notes.push_back(made_anew(damage.what()));
+        return nullptr;
+    }
+}
+
+// Of each 16 MiB of a file, so that threads share the work.
+constexpr int64_t piece_bytes = 16 << 20;
+
+std::vector<uint32_t> checksums(const MappedFile& file) {
+    std::vector<uint32_t> sums(static_cast<size_t>((file.size() + piece_bytes - 1) / piece_bytes));
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < std::ssize(sums); i++)
+        sums[i] = crc32(file.data() + i * piece_bytes, std::min(piece_bytes, file.size() - i * piece_bytes));
+    return sums;
+}
+
+json describe_shard(const std::string& path) {
+    return {{"file", fs::path(path).filename().string()},
+            {"tokens", Shard(path).size()},
+            {"crc32", checksums(MappedFile(path))}};
+}
+
+// Returns the path of a record's shard. Throws InputError unless its bytes are those that were written, and
+// json::exception where the record is damaged.
+std::string checked_shard(const std::string& directory, const json& shard) {
+    const auto name = shard.at("file").get<std::string>();
+    if (!is_file_name(name)) bad_input(directory, "shard", one_line(name), "the name of a file in it", damaged);
+    const std::string path = directory + "/" + name;
+    const json found = checksums(MappedFile(path)), &expected = shard.at("crc32");
+    if (!expected.is_array() || expected.size() != found.size())
+        bad_input(path, "CRC-32", json_text(found), json_text(expected), damaged);
+    for (size_t i = 0; i < found.size(); i++)
+        if (found[i] != expected[i])
+            bad_input(path, "CRC-32 of part " + std::to_string(i + 1) + " of " + std::to_string(found.size()),
+                      json_text(found[i]), json_text(expected[i]), damaged);
+    const int64_t tokens = json_integer(directory, shard, "tokens", 0, UINT32_MAX);
+    if (Shard(path).size() != tokens)
+        bad_input(path, "tokens", std::to_string(Shard(path).size()), std::to_string(tokens), damaged);
+    return path;
+}
+
+// The shards of a record that was made for what is wanted, if they are whole; else none.
+std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory,
+                                  std::vector<std::string>& notes) {
+    if (!record.is_object() || !record.contains("shards")) return {};
+    const json shards = record["shards"];
+    record.erase("shards");
+    if (record != wanted) return {};
+    std::vector<std::string> paths;
+    try {
+        for (const json& shard : shards) paths.push_back(checked_shard(directory, shard));
+        return paths;
+    } catch (const json::exception&) {
+        notes.push_back(made_anew(directory + ": a damaged record"));
+    } catch (const InputError& damage) {
+        notes.push_back(made_anew(damage.what()));
+    }
+    return {};
+}
+
+// Whether the same file, tokenised in the same way, gave other tokens.
+bool is_of_changed_text(const json& old, const json& made) {
+    const auto differ = [&](const char* key) { return old.value(key, json()) != made[key]; };
+    if (!old.is_object() || (!differ("size") && !differ("mtime_ns"))) return false;
+    for (const char* key : {"format", "source", "part", "tokenizer", "vocab", "tokenizer_hash"})
+        if (differ(key)) return false;
+    return old.contains("shards") && differ("shards");
+}
+
+// Removes the last text's shards. Files of these names that no record stands beside are someone's own.
+void make_room(const std::string& directory, const std::string& name) {
+    const std::string path = directory + "/" + name + ".bin", record = directory + "/" + name + ".json";
+    std::error_code ignored;
+    if (is_record(record)) {
+        fs::remove(path, ignored);
+        for (int64_t i = 0; fs::remove(numbered(path, i), ignored); i++) continue;
+    } else if (path_exists(path) || path_exists(record)) {
+        bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
+                  "move it and " + name + ".json away or choose another --out");
+    }
+}
+
+}  // namespace
+
+int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer) {
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+    size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));
+    // Behind a line break between two visible characters: GPT-2's pattern takes longer runs of space in one
+    // piece, and looks at what follows them.
+    while (from < text.size()) {
+        const size_t newline = text.find('\n', from);
+        if (newline == std::string_view::npos || newline + 1 >= text.size()) break;
+        if (ends_visible(byte(newline - 1)) && begins_visible(byte(newline + 1)) &&
+            !tokenizer.added().reaches_across(text, newline + 1))
+            return static_cast<int64_t>(newline + 1);
+        from = newline + 1;
+    }
+    return std::ssize(text);
+}
+
+std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
+                                            const TokenizeLimits& limits) {
+    check_vocabulary(tokenizer);
+    ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
+    encode_in_pieces(text, tokenizer, limits.chunk_bytes, [&](const auto& ids) { writer.append(ids); });
+    return writer.finish();
+}
+
+std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
+                                       const std::string& directory, const std::string& name, CacheNotes& notes) {
+    require_text(tokenizer, text_path, "pass --tokenizer byte|gpt2|FILE, or token shards (NAME.bin)");
+    check_vocabulary(tokenizer);
+    json record = describe(text_path, part, tokenizer);
+    const std::string record_path = directory + "/" + name + ".json";
+    const json old = read_record(record_path, notes.remade);
+    if (auto paths = reusable(old, record, directory, notes.remade); !paths.empty()) return paths;
+
+    const TextFile file(text_path);
+    std::error_code error;
+    fs::create_directories(directory, error);
+    if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
+    make_room(directory, name);
+    write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
+    const std::string_view text = select(file.text(), part, tokenizer);
+    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else reported with the first nine
+    if (text.size() > 64 << 20)
+        std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
+    const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
+    record["shards"] = json::array();
+    for (const std::string& path : paths) record["shards"].push_back(describe_shard(path));
+    write_file_atomically(record_path, dump(record));
+    if (is_of_changed_text(old, record))
+        notes.remade.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
+                                                ".bin was made of: made anew"));
+    return paths;
+}
+
+std::vector<FileCheck> check_token_cache(const std::string& directory) {
+    std::vector<std::string> names;
+    std::error_code ignored;
+    for (const auto& item : fs::directory_iterator(directory, ignored))
+        if (item.path().extension() == ".json" && is_record(item.path().string()))
+            names.push_back(item.path().filename().string());
+    std::sort(names.begin(), names.end());
+    std::vector<FileCheck> checks;
+    const auto check = [&](const std::string& name, const auto& read) {
+        checks.push_back({name, ""});
+        try {
+            read();
+        } catch (const InputError& error) {
+            checks.back().trouble = error.what();
+        } catch (const json::exception&) {
+            checks.back().trouble = "a damaged record";
+        }
+    };
+    for (const std::string& name : names) {
+        json record;
+        check(name, [&] { record = read_json_file(directory + "/" + name); });
+        if (record.is_object() && record.value("format", json()) != record_format) checks.pop_back();
+        if (!record.is_object() || record.value("format", json()) != record_format || !record.contains("shards"))
+            continue;
+        for (const json& shard : record["shards"]) {
+            const json file = shard.is_object() ? shard.value("file", json()) : json();
+            check(file.is_string() ? file.get<std::string>() : name, [&] { checked_shard(directory, shard); });
+        }
+    }
+    return checks;
+}

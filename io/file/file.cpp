@@ -1,0 +1,123 @@
+#include "io/file/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "io/file/error.h"
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+    // O_NONBLOCK: a pipe must be refused below, not waited for.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) bad_input(path, "open", std::strerror(errno), "a readable file", "check the path");
+    struct stat info {};
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        close(fd);
+        bad_input(path, "kind", S_ISDIR(info.st_mode) ? "a directory" : "no regular file", "a regular file",
+                  "check the path");
+    }
+    size_ = info.st_size;
+    if (size_ > 0) {
+        void* map = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0);
+        const int error = errno;
+        if (map == MAP_FAILED) {
+            close(fd);
+            bad_input(path, "mapping into memory", std::strerror(error), "a file that can be mapped",
+                      "copy it to a local disc");
+        }
+        data_ = static_cast<const uint8_t*>(map);
+    }
+    close(fd);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+    if (data_) munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
+}
+
+void MappedFile::forget(const uint8_t* begin, int64_t bytes) const {
+    // Whole pages, from the one that holds `begin`: what lies before it there has been read too.
+    const int64_t page = sysconf(_SC_PAGESIZE), first = (begin - data_) / page * page,
+                  last = (begin - data_ + bytes) / page * page;
+    if (last > first) madvise(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(last - first), MADV_DONTNEED);
+}
+
+// The process number keeps two runs that write the same file apart: the last one wins, whole.
+FileWriter::FileWriter(const std::string& path)
+    : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".tmp") {
+    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail(errno);
+}
+
+FileWriter::~FileWriter() {
+    if (fd_ < 0) return;
+    close(fd_);
+    unlink(temporary_.c_str());
+}
+
+void FileWriter::fail(int error) const {
+    bad_input(path_, "writing", std::strerror(error), "a file that can be written",
+              error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
+                                                 : "check the path, its permissions and the disc");
+}
+
+void FileWriter::write(const void* data, int64_t bytes) {
+    const char* p = static_cast<const char*>(data);
+    while (bytes > 0) {
+        const int64_t piece = std::min(bytes, int64_t{1} << 30);  // the kernel takes at most 2 GiB at a time
+        const ssize_t written = ::write(fd_, p, static_cast<size_t>(piece));
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) fail(errno);
+        p += written, bytes -= written;
+    }
+}
+
+void FileWriter::commit() {
+    if (fsync(fd_) != 0) fail(errno);
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+    close(std::exchange(fd_, -1));
+    const std::string parent = std::filesystem::path(path_).parent_path().string();
+    sync_directory(parent.empty() ? "." : parent);
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+    FileWriter file(path);
+    file.write(bytes.data(), static_cast<int64_t>(bytes.size()));
+    file.commit();
+}
+
+void sync_directory(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) bad_input(path, "open", std::strerror(errno), "a directory", "check the path");
+    // Some file systems know no fsync of directories (EINVAL); nothing more can be done there.
+    const int error = fsync(fd) == 0 ? 0 : errno;
+    close(fd);
+    if (error != 0 && error != EINVAL) bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
+}
+
+void occupy_standard_streams() {
+    int fd = 0;
+    do fd = open("/dev/null", O_RDONLY);
+    while (0 <= fd && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
+bool path_exists(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+}
+
+bool is_directory(const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(path, ignored);
+}

@@ -1,0 +1,116 @@
+#include "io/text/byte_pair.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+namespace {
+
+constexpr int32_t no_merge = std::numeric_limits<int32_t>::max();
+constexpr uint64_t free_slot = ~uint64_t{0};
+constexpr size_t longest_short_piece = 64;
+
+uint64_t pair_key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
+size_t hash(uint64_t key) { return (key * 0x9E3779B97F4A7C15u) >> 32; }
+
+}  // namespace
+
+std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens) {
+    std::array<int32_t, 256> ids;
+    ids.fill(-1);
+    for (size_t id = 0; id < tokens.size(); ++id) {
+        if (tokens[id].size() != 1) continue;
+        int32_t& of_byte = ids[static_cast<unsigned char>(tokens[id][0])];
+        if (of_byte < 0) of_byte = static_cast<int32_t>(id);
+    }
+    return ids;
+}
+
+void BytePairMerger::add(const Merge& merge) {
+    const auto insert = [this](const std::pair<uint64_t, int32_t>& entry) {
+        size_t slot = hash(entry.first) & (slots_.size() - 1);
+        while (slots_[slot].first != free_slot) slot = (slot + 1) & (slots_.size() - 1);
+        slots_[slot] = entry;
+    };
+    if (4 * (merges_.size() + 1) > slots_.size()) {  // at most a quarter full: absent pairs end at once
+        std::vector<std::pair<uint64_t, int32_t>> old(std::max<size_t>(1024, 2 * slots_.size()), {free_slot, 0});
+        old.swap(slots_);
+        for (const auto& entry : old) {
+            if (entry.first != free_slot) insert(entry);
+        }
+    }
+    insert({pair_key(merge.left, merge.right), static_cast<int32_t>(merges_.size())});
+    merges_.push_back(merge);
+}
+
+int32_t BytePairMerger::rank(int32_t left, int32_t right) const {
+    if (slots_.empty()) return no_merge;
+    const uint64_t key = pair_key(left, right);
+    for (size_t slot = hash(key) & (slots_.size() - 1);; slot = (slot + 1) & (slots_.size() - 1)) {
+        if (slots_[slot].first == key) return slots_[slot].second;
+        if (slots_[slot].first == free_slot) return no_merge;
+    }
+}
+
+void BytePairMerger::encode(std::string_view piece, std::vector<int32_t>& out) const {
+    if (piece.size() <= longest_short_piece) {
+        encode_short(piece, out);
+    } else {
+        encode_long(piece, out);
+    }
+}
+
+// Quadratic, but without bookkeeping: the fastest way for words.
+void BytePairMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
+    std::array<int32_t, longest_short_piece> ids, ranks;  // ranks[i]: of the pair (ids[i], ids[i + 1])
+    size_t n = piece.size();
+    for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
+    for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
+    while (n > 1) {
+        const size_t i = std::min_element(ranks.begin(), ranks.begin() + n - 1) - ranks.begin();
+        if (ranks[i] == no_merge) break;
+        ids[i] = merges_[ranks[i]].result;
+        std::copy(ids.begin() + i + 2, ids.begin() + n, ids.begin() + i + 1);
+        if (i + 2 < n) std::copy(ranks.begin() + i + 2, ranks.begin() + n - 1, ranks.begin() + i + 1);
+        --n;
+        if (i > 0) ranks[i - 1] = rank(ids[i - 1], ids[i]);
+        if (i + 1 < n) ranks[i] = rank(ids[i], ids[i + 1]);
+    }
+    out.insert(out.end(), ids.begin(), ids.begin() + n);
+}
+
+// O(n log n): merges are done rank by rank. That is the same order as one at a time: a merge can only bring up pairs of
+// higher rank than its own (they contain its result), and those that overlap, of a symbol with itself, come up from
+// left to right (all of that symbol are made in one pass).
+void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
+    const size_t n = piece.size();
+    std::vector<int32_t> ids(n);                     // at a symbol's first byte; -1 at the others
+    std::vector<int32_t> lengths(n, 1);              // of a symbol, at its first and at its last byte
+    std::map<int32_t, std::vector<size_t>> waiting;  // rank → where such a pair came up
+    const auto look = [&](size_t i) {
+        const size_t next = i + lengths[i];
+        if (next >= n) return;
+        const int32_t r = rank(ids[i], ids[next]);
+        if (r != no_merge) waiting[r].push_back(i);
+    };
+    for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
+    for (size_t i = 0; i < n; ++i) look(i);
+    while (!waiting.empty()) {
+        auto places = waiting.extract(waiting.begin());
+        const Merge& merge = merges_[places.key()];
+        for (const size_t i : places.mapped()) {
+            const size_t next = i + lengths[i];
+            if (ids[i] != merge.left || next >= n || ids[next] != merge.right) continue;  // gone by now
+            ids[i] = merge.result;
+            ids[next] = -1;
+            lengths[i] += lengths[next];
+            lengths[i + lengths[i] - 1] = lengths[i];
+            if (i > 0) look(i - lengths[i - 1]);
+            look(i);
+        }
+    }
+    for (size_t i = 0; i < n; i += lengths[i]) out.push_back(ids[i]);
+}

@@ -1,0 +1,47 @@
+// Byte-pair encoding: a piece of text starts as its bytes, then the pair with the lowest rank is merged, the
+// leftmost first, until no two neighbours have a merge.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "io/text/added_tokens.h"
+
+struct Merge {
+    int32_t left, right, result;  // ids
+};
+
+// All that a byte-pair tokenizer consists of.
+struct Vocabulary {
+    std::vector<std::string> tokens{};  // bytes of each id
+    std::vector<Merge> merges{};        // in order of rank; left and right are bytes or results of earlier merges
+    int32_t end_of_text = -1;
+    std::vector<AddedToken> added{};             // end of text among them, by id
+    bool split_special_tokens = false;           // special tokens' names are ordinary text
+    std::map<std::string, std::string> files{};  // Hugging Face's, as read: name → contents
+};
+
+class BytePairMerger {
+public:
+    explicit BytePairMerger(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
+    void add(const Merge& merge);  // its rank is the number of merges before it
+    // Appends the ids of `piece` to `out`.
+    void encode(std::string_view piece, std::vector<int32_t>& out) const;
+
+private:
+    int32_t rank(int32_t left, int32_t right) const;
+    void encode_short(std::string_view piece, std::vector<int32_t>& out) const;
+    void encode_long(std::string_view piece, std::vector<int32_t>& out) const;
+
+    std::array<int32_t, 256> byte_ids_;
+    std::vector<Merge> merges_;
+    std::vector<std::pair<uint64_t, int32_t>> slots_;  // open addressing: left and right → rank
+};
+
+// The id of each byte's token, the first where there are several; -1 where `tokens` lacks it.
+std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens);

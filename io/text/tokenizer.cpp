@@ -1,0 +1,234 @@
+#include "io/text/tokenizer.h"
+
+#include <filesystem>
+#include <unordered_map>
+
+#include "io/text/byte_pair.h"
+#include "io/file/error.h"
+#include "io/file/file.h"
+#include "device/platform.h"
+#include "io/file/utf8.h"
+#include "io/text/pre_tokenizer.h"
+#include "io/text/tokenizer_files.h"
+
+namespace {
+
+[[noreturn]] void bad_token_id(const Tokenizer& tokenizer, int32_t id) {
+    bad_input(tokenizer.name() + " tokenizer", "token id", std::to_string(id),
+              "0 to " + std::to_string(tokenizer.vocab() - 1), "use the tokenizer that the tokens were made with");
+}
+
+std::vector<std::string> byte_value_tokens() {
+    std::vector<std::string> tokens;
+    for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
+    return tokens;
+}
+
+// Writes the files that a tokenizer was read from. Returns whether there are any.
+bool save_own_files(const Vocabulary& vocabulary, const std::string& directory) {
+    for (const auto& [name, contents] : vocabulary.files) write_file_atomically(directory + "/" + name, contents);
+    return !vocabulary.files.empty();
+}
+
+class ByteTokenizer : public Tokenizer {
+public:
+    explicit ByteTokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+    int64_t vocab() const override { return 256; }
+    int32_t end_of_text() const override { return -1; }
+    const std::string& name() const override { return name_; }
+    std::vector<int32_t> encode(std::string_view text) const override {
+        return {reinterpret_cast<const unsigned char*>(text.data()),
+                reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
+    }
+    std::string_view token(int32_t id) const override {
+        if (id < 0 || id >= 256) bad_token_id(*this, id);
+        return vocabulary_.tokens[id];
+    }
+    void save_hugging_face(const std::string& directory) const override {
+        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
+    }
+
+private:
+    const std::string name_ = "byte";
+    const Vocabulary vocabulary_;
+};
+
+// Ids are shown as numbers, all that a shard can hold.
+class NoTokenizer : public Tokenizer {
+public:
+    explicit NoTokenizer(int32_t end_of_text) : end_of_text_(end_of_text) {
+        for (int id = 0; id <= UINT16_MAX; ++id) numbers_.push_back(std::to_string(id) + " ");
+    }
+    int64_t vocab() const override { return 0; }
+    int32_t end_of_text() const override { return end_of_text_; }
+    const std::string& name() const override { return name_; }
+    std::vector<int32_t> encode(std::string_view) const override {
+        require_text(*this, "the input", "pass --tokenizer");
+        return {};
+    }
+    std::string_view token(int32_t id) const override { return numbers_.at(static_cast<size_t>(id)); }
+    void save_hugging_face(const std::string&) const override {}
+
+private:
+    const std::string name_ = "none";
+    const int32_t end_of_text_;
+    std::vector<std::string> numbers_;
+};
+
+class BytePairTokenizer : public Tokenizer {
+public:
+    BytePairTokenizer(Vocabulary vocabulary, const std::string& name, bool special_as_text)
+        : vocabulary_(std::move(vocabulary)),
+          name_(name),
+          added_(vocabulary_.added, special_as_text || vocabulary_.split_special_tokens),
+          merger_(find_byte_ids(vocabulary_.tokens)) {
+        const auto add = [this](int32_t id) {
+            whole_.emplace(vocabulary_.tokens[id], id);
+            longest_ = std::max(longest_, vocabulary_.tokens[id].size());
+        };
+        for (const int32_t id : find_byte_ids(vocabulary_.tokens)) add(id);
+        for (const Merge& merge : vocabulary_.merges) {
+            merger_.add(merge);
+            add(merge.result);
+        }
+    }
+
+    int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }
+    int32_t end_of_text() const override { return vocabulary_.end_of_text; }
+    const std::string& name() const override { return name_; }
+    bool reads_utf8() const override { return true; }
+    const AddedTokens& added() const override { return added_; }
+
+    std::vector<int32_t> encode(std::string_view text) const override {
+        std::string replaced;
+        if (find_invalid_utf8(text) < text.size()) text = replaced = replace_invalid_utf8(text);
+        std::vector<int32_t> ids;
+        ids.reserve(text.size() / 3);
+        const auto encode_piece = [&](std::string_view piece) {
+            const auto whole = piece.size() <= longest_ ? whole_.find(piece) : whole_.end();
+            if (whole != whole_.end()) {
+                ids.push_back(whole->second);
+            } else {
+                merger_.encode(piece, ids);
+            }
+        };
+        added_.split(
+            text, [&](std::string_view part) { pre_tokenizer_.split(part, encode_piece); },
+            [&](int32_t id) { ids.push_back(id); });
+        return ids;
+    }
+
+    std::string_view token(int32_t id) const override {
+        if (id < 0 || id >= vocab()) bad_token_id(*this, id);
+        return vocabulary_.tokens[id];
+    }
+    void save_hugging_face(const std::string& directory) const override {
+        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
+    }
+
+private:
+    const Vocabulary vocabulary_;
+    const std::string name_;
+    const AddedTokens added_;
+    BytePairMerger merger_;
+    PreTokenizer pre_tokenizer_;
+    std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are one token, as most words are
+    size_t longest_ = 0;
+};
+
+// In `directory`, or in one of that name beside the program.
+std::string find_gpt2_merges(const std::string& directory) {
+    const std::string here = directory + "/vocab.bpe";
+    const auto program = std::filesystem::path(platform::executable_path()).parent_path();
+    const std::string beside = (program / here).string();
+    return path_exists(here) || !path_exists(beside) ? here : beside;
+}
+
+// FNV-1a over all tokens: the vocabulary's identity, whatever file it came from.
+uint64_t fingerprint(const std::vector<std::string>& tokens) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (const std::string& token : tokens) {
+        for (const char c : token) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+        hash = (hash ^ 0x100) * 0x100000001B3u;  // no byte: the end of a token
+    }
+    return hash;
+}
+
+bool is_gpt2(const Vocabulary& vocabulary) {
+    constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
+    if (fingerprint(vocabulary.tokens) != gpt2_fingerprint || vocabulary.added.size() != 1) return false;
+    const AddedToken& end = vocabulary.added[0];
+    return end.special && !end.single_word && !end.lstrip && !end.rstrip;
+}
+
+Vocabulary read_vocabulary(const std::string& path) {
+    if (!path_exists(path)) {
+        bad_input(path, "tokenizer", "no such file", "byte, gpt2, none, a tokenizer file or a directory with one",
+                  "check the path");
+    }
+    if (is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
+    if (path.ends_with(".bin")) return read_llmc_tokenizer(path);
+    return read_merges_file(path);
+}
+
+}  // namespace
+
+std::string Tokenizer::decode(const std::vector<int32_t>& ids) const {
+    std::string text;
+    for (const int32_t id : ids) text += token(id);
+    return text;
+}
+
+const AddedTokens& Tokenizer::added() const {
+    static const AddedTokens none;
+    return none;
+}
+
+std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text) {
+    return std::make_shared<NoTokenizer>(end_of_text);
+}
+
+void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy) {
+    if (!tokenizer.reads_text())
+        throw InputError(what + ": this is text, and there is no tokenizer to read it with; " + remedy);
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings) {
+    if (spec == "byte") return std::make_shared<ByteTokenizer>(Vocabulary{.tokens = byte_value_tokens()});
+    if (spec == "none") return no_tokenizer();
+    const bool want_gpt2 = spec == "gpt2";
+    const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
+    const std::string remedy = "run scripts/get_data.sh vocab.bpe";
+    if (want_gpt2 && !path_exists(path)) {
+        bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);
+    }
+    Vocabulary vocabulary = read_vocabulary(path);
+    if (vocabulary.merges.empty() && vocabulary.added.empty() && vocabulary.tokens == byte_value_tokens())
+        return std::make_shared<ByteTokenizer>(std::move(vocabulary));
+    const bool gpt2 = is_gpt2(vocabulary);
+    if (want_gpt2 && !gpt2) {
+        bad_input(path, "tokens", std::to_string(vocabulary.tokens.size()) + " that are not GPT-2's", "GPT-2's 50257",
+                  remedy);
+    }
+    return std::make_shared<BytePairTokenizer>(std::move(vocabulary), gpt2 ? "gpt2" : spec, settings.special_as_text);
+}
+
+void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
+    std::vector<int32_t> header(256);
+    header[0] = 20240328;
+    header[1] = 2;
+    header[2] = static_cast<int32_t>(tokenizer.vocab());
+    header[3] = tokenizer.end_of_text();
+    std::string bytes(reinterpret_cast<const char*>(header.data()), header.size() * sizeof header[0]);
+    for (int32_t id = 0; id < header[2]; ++id) {
+        const std::string_view token = tokenizer.token(id);
+        if (token.size() > 255) {
+            bad_input(path, "token " + std::to_string(id), std::to_string(token.size()) + " bytes",
+                      "at most 255 bytes, which is what llm.c's tokenizer file can hold", "write another format");
+        }
+        bytes += static_cast<char>(token.size());
+        bytes += token;
+    }
+    write_file_atomically(path, bytes);
+}

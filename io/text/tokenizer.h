@@ -1,0 +1,56 @@
+// Text to token ids and back: raw bytes, or GPT-2's byte-pair encoding from its merges, ids as in tiktoken's "gpt2".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/text/added_tokens.h"
+
+class Tokenizer {
+public:
+    virtual ~Tokenizer() = default;
+
+    virtual int64_t vocab() const = 0;                 // V: ids are 0 … V-1
+    virtual int32_t end_of_text() const = 0;           // its id, or -1 where there is none (bytes)
+    virtual const std::string& name() const = 0;       // "byte", "gpt2", "none", or the file it came from
+    virtual bool reads_utf8() const { return false; }  // or bytes as they are
+    // The tokens that are recognised in a text by their names, such as <|endoftext|>; none for bytes.
+    virtual const AddedTokens& added() const;
+    // Names of special tokens are read as Hugging Face's tokenizers and tiktoken with allowed_special="all" read them,
+    // or, with TokenizerSettings::special_as_text, as ordinary text. Invalid UTF-8 is read as tiktoken's users get it,
+    // each invalid sequence replaced by U+FFFD (Python's errors="replace").
+    virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+    // The bytes of one token. Throws InputError for an id outside the vocabulary.
+    virtual std::string_view token(int32_t id) const = 0;
+
+    std::string decode(const std::vector<int32_t>& ids) const;
+
+    // False of "none" (below): encode() throws InputError then.
+    bool reads_text() const { return vocab() > 0; }
+
+    // Writes what Hugging Face's AutoTokenizer needs to read it back from `directory`: the files that it was read from,
+    // where those were Hugging Face's, unchanged.
+    virtual void save_hugging_face(const std::string& directory) const = 0;
+};
+
+// "none", for sequences that are no text: any ids, none of them tokens of its own (vocab() is 0). token() is the id's
+// number and a space; no file is saved.
+std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text = -1);
+// Throws InputError where `tokenizer` is "none": `what` is text.
+void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy);
+
+struct TokenizerSettings {
+    bool special_as_text = false;  // --no-special-tokens: what looks like a special token is ordinary text
+    std::string data_directory = "data";
+};
+
+// `spec` is "byte", "none", "gpt2" (merges from data_directory/vocab.bpe, here or beside the program), or a file or
+// directory: a merges file (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face
+// or by Hugging Face. Throws InputError.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
+
+// llm.c's tokenizer file (FORMATS: magic 20240328, version 2), what llm.c and `load_tokenizer` read.
+void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path);

@@ -1,0 +1,144 @@
+// Attention's forward on tensor cores, as FlashAttention-2 has it (Dao 2023): bf16 factors, fp32 sums.
+#pragma once
+
+#include "layers/attention/tiles.cuh"
+
+namespace attention_mma {
+
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp has 16 M queries, whose fragments stay in registers;
+// tiles of keys and values pass by, the next one on its way while one is worked on. factor: log2(e) / sqrt(HS). Sums
+// are kept relative to 2^(factor * largest), the largest score so far.
+template <int HS, int M>
+__global__ void __launch_bounds__(threads)
+    forward_kernel(bf16* __restrict__ out, float* __restrict__ logsumexp, const bf16* __restrict__ qkv, int seq,
+                   int64_t C, int NH, int64_t heads, float factor) {
+    constexpr int queries = 16 * warps * M, size = tile_rows * HS, groups = tile_rows / 16;
+    static_assert(queries <= 2 * tile_rows);  // queries pass through the second stage
+    DYN_SHARED(bf16, stages);                 // 2 stages of (keys, values)
+    const Work work = block_work(true, queries, seq, C, NH, HS, heads);
+    const bf16* const base = qkv + work.qkv;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
+    const auto copy_tile = [&](int first, int stage) {
+        copy_rows<HS, tile_rows>(stages + stage * 2 * size, base + C, 3 * C, first, seq);
+        copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, base + 2 * C, 3 * C, first, seq);
+        commit_copies();
+    };
+
+    copy_rows<HS, queries>(stages + 2 * size, base, 3 * C, work.first, seq);
+    copy_tile(0, 0);
+    wait_for_copies<0>();
+    __syncthreads();
+    unsigned q[M][HS / 16][4];
+    UNROLL for (int m = 0; m < M; ++m) UNROLL for (int k = 0; k < HS / 16; ++k)
+        load_left<HS>(q[m][k], stages + 2 * size + (warp * M + m) * 16 * HS, k);
+
+    float o[M][HS / 8][4] = {}, largest[M][2], sum[M][2] = {};
+    UNROLL for (int m = 0; m < M; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+
+    const auto work_on = [&]<bool DIAGONAL>(const bf16* keys, const bf16* values, int first) {
+        // of this tile's groups of 16 keys, the first `visible` ones are for these queries, the last in part
+        const auto visible = [&](int m) { return DIAGONAL ? (warp_first + 16 * m - first) / 16 + 1 : groups; };
+        float s[M][2 * groups][4];
+        UNROLL for (int group = 0; group < groups; ++group) {
+            UNROLL for (int m = 0; m < M; ++m) {
+                UNROLL for (int i = 0; i < 4; ++i) s[m][2 * group][i] = s[m][2 * group + 1][i] = 0;
+            }
+            if (DIAGONAL && group >= visible(M - 1)) continue;
+            UNROLL for (int k = 0; k < HS / 16; ++k) {
+                unsigned b[4];
+                load_columns<HS>(b, keys + group * 16 * HS, k);
+                UNROLL for (int m = 0; m < M; ++m) multiply(s[m][2 * group], s[m][2 * group + 1], q[m][k], b);
+            }
+        }
+        if (DIAGONAL)
+            UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < 2 * groups; ++n)
+                UNROLL for (int i = 0; i < 4; ++i) if (first + n / 2 * 16 + result_column(n % 2, i) >
+                                                       warp_first + 16 * m + result_row(i)) s[m][n][i] = -INFINITY;
+        UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
+            const float before = largest[m][half];
+            float most = before;
+            UNROLL for (int n = 0; n < 2 * groups; ++n) {
+                most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+            }
+            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+            largest[m][half] = most;
+            const float shift = most == -INFINITY ? 0 : most * factor;  // nothing visible yet, or all overflowed
+            const float rescale = exp2_approx(before * factor - shift);
+            sum[m][half] *= rescale;
+            UNROLL for (int n = 0; n < HS / 8; ++n) o[m][n][2 * half] *= rescale, o[m][n][2 * half + 1] *= rescale;
+            UNROLL for (int n = 0; n < 2 * groups; ++n) UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                s[m][n][i] = exp2_approx(s[m][n][i] * factor - shift);
+                sum[m][half] += s[m][n][i];
+            }
+        }
+        unsigned last[M][4];  // p of the groups on the diagonal, which come after the others
+        UNROLL for (int group = 0; group < groups; ++group) {
+            if (DIAGONAL && group >= visible(M - 1)) continue;
+            unsigned p[M][4];
+            UNROLL for (int m = 0; m < M; ++m) {
+                as_left(p[m], s[m][2 * group], s[m][2 * group + 1]);
+                if (DIAGONAL && group == visible(m) - 1) UNROLL for (int i = 0; i < 4; ++i) last[m][i] = p[m][i];
+            }
+            UNROLL for (int k = 0; k < HS / 16; ++k) {
+                unsigned b[4];
+                load_rows<HS>(b, values + group * 16 * HS, k);
+                UNROLL for (int m = 0; m < M; ++m) if (!DIAGONAL || group < visible(m) - 1)
+                    multiply(o[m][2 * k], o[m][2 * k + 1], p[m], b);
+            }
+        }
+        if constexpr (DIAGONAL) {
+            UNROLL for (int m = 0; m < M; ++m) {
+                const int group = visible(m) - 1;
+                if (group < 0 || group >= groups) continue;
+                UNROLL for (int k = 0; k < HS / 16; ++k) {
+                    unsigned b[4];
+                    load_rows<HS>(b, values + group * 16 * HS, k);
+                    multiply_on_diagonal<true>(o[m][2 * k], o[m][2 * k + 1], last[m], b);
+                }
+            }
+        }
+    };
+
+    const int end = min(work.first + queries, seq);  // past the last query
+    for (int first = 0, stage = 0; first < end; first += tile_rows, stage ^= 1) {
+        wait_for_copies<0>();
+        __syncthreads();  // the tile is here, and all have done with the one before, or have read their queries
+        if (first + tile_rows < end) copy_tile(first + tile_rows, stage ^ 1);
+        const bf16 *const keys = stages + stage * 2 * size, *const values = keys + size;
+        if (first + tile_rows <= work.first)
+            work_on.template operator()<false>(keys, values, first);
+        else
+            work_on.template operator()<true>(keys, values, first);
+    }
+
+    UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
+        float total = sum[m][half];
+        total += __shfl_xor_sync(0xffffffff, total, 1);
+        total += __shfl_xor_sync(0xffffffff, total, 2);
+        const int t = warp_first + 16 * m + result_row(2 * half);
+        if (t >= seq) continue;
+        const float inverse = 1 / total;
+        UNROLL for (int n = 0; n < HS / 8; ++n) {
+            bf16* const to = out + work.out + t * C + n * 8 + result_column(0, 0);
+            store_pair(to, o[m][n][2 * half] * inverse, o[m][n][2 * half + 1] * inverse);
+        }
+        if (threadIdx.x % 4 == 0) logsumexp[work.head * seq + t] = largest[m][half] * factor * ln2 + logf(total);
+    }
+}
+
+// Returns whether it could.
+inline bool forward(Cuda& dev, bf16* out, float* logsumexp, const bf16* qkv, int64_t B, int64_t seq, int64_t C,
+                    int64_t NH) {
+    const auto launch = [&]<int HS>() {
+        constexpr int M = HS == 64 ? 2 : 1, queries = 16 * warps * M;
+        constexpr int bytes = 4 * tile_rows * HS * static_cast<int>(sizeof(bf16));
+        allow_shared_memory(forward_kernel<HS, M>, bytes);
+        LAUNCH((forward_kernel<HS, M>), static_cast<unsigned>(B * NH * ((seq + queries - 1) / queries)), threads, bytes,
+               dev.stream, out, logsumexp, qkv, static_cast<int>(seq), C, static_cast<int>(NH), B * NH,
+               log2e / std::sqrt(static_cast<float>(HS)));
+    };
+    return for_head_size(C / NH, launch, qkv, out);
+}
+
+}  // namespace attention_mma

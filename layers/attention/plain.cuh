@@ -1,0 +1,291 @@
+// Attention's kernels in fp32 arithmetic: for tensors of floats, and for heads that tensor cores do not serve.
+// A head's channels of one position are spread over LANES lanes next to each other, 16 channels each, in registers; the
+// rows of the other side pass by in shared memory, where all positions of a warp read the same row at a time.
+#pragma once
+
+#include "device/cuda/common.cuh"
+
+namespace attention_plain {
+
+constexpr int threads = 128, depth = 16;
+// Positions that a block has in registers, and rows that a tile of shared memory has.
+template <int LANES>
+constexpr int rows = threads / LANES;
+template <int LANES>
+constexpr int width = depth* LANES;  // channels
+constexpr int chunk = 4;             // rows at once: their sums over lanes are independent of each other
+
+// Channel of a lane's i-th group of four.
+template <int LANES>
+__device__ __forceinline__ int channel(int i) {
+    return (i * LANES + static_cast<int>(threadIdx.x) % LANES) * 4;
+}
+__device__ __forceinline__ void load_four(float (&x)[4], const float* p) {
+    const int4 bits = *reinterpret_cast<const int4*>(p);
+    memcpy(x, &bits, sizeof bits);
+}
+
+// x = the lane's channels of row (hs), 0 beyond the head or where the row is `absent`
+template <int LANES, class T>
+__device__ __forceinline__ void load_row(float (&x)[depth], const T* row, int hs, bool absent) {
+    UNROLL for (int i = 0; i < depth / 4; ++i) UNROLL for (int j = 0; j < 4; ++j) {
+        const int c = channel<LANES>(i) + j;
+        x[4 * i + j] = c < hs && !absent ? to_float(row[c]) : 0;
+    }
+}
+template <int LANES, class T>
+__device__ __forceinline__ void store_row(T* row, const float (&x)[depth], int hs, float factor) {
+    UNROLL for (int i = 0; i < depth / 4; ++i) UNROLL for (int j = 0; j < 4; ++j) {
+        const int c = channel<LANES>(i) + j;
+        if (c < hs) row[c] = from_float<T>(x[4 * i + j] * factor);
+    }
+}
+// tile = the rows first, first + 1, … of a tensor whose rows of one head lie `stride` apart, 0 where there is none
+template <int LANES, class T>
+__device__ __forceinline__ void load_tile(float (&tile)[rows<LANES>][width<LANES>], const T* source, int64_t stride,
+                                          int first, int seq, int hs) {
+    for (int i = static_cast<int>(threadIdx.x); i < rows<LANES> * width<LANES>; i += threads) {
+        const int row = i / width<LANES>, c = i % width<LANES>;
+        tile[row][c] = c < hs && first + row < seq ? to_float(source[(first + row) * stride + c]) : 0;
+    }
+}
+
+// x·row over all channels, for every lane
+template <int LANES>
+__device__ __forceinline__ float dot(const float (&x)[depth], const float (&row)[width<LANES>]) {
+    float sum = 0;
+    UNROLL for (int i = 0; i < depth / 4; ++i) {
+        float y[4];
+        load_four(y, row + channel<LANES>(i));
+        UNROLL for (int j = 0; j < 4; ++j) sum += x[4 * i + j] * y[j];
+    }
+    UNROLL for (int distance = LANES / 2; distance > 0; distance /= 2) sum +=
+        __shfl_xor_sync(0xffffffff, sum, distance);
+    return sum;
+}
+// x += factor * row
+template <int LANES>
+__device__ __forceinline__ void add(float (&x)[depth], float factor, const float (&row)[width<LANES>]) {
+    UNROLL for (int i = 0; i < depth / 4; ++i) {
+        float y[4];
+        load_four(y, row + channel<LANES>(i));
+        UNROLL for (int j = 0; j < 4; ++j) x[4 * i + j] += factor * y[j];
+    }
+}
+
+// Which head and tile of positions a block has. Those with most of the triangle's work start first.
+struct Work {
+    int64_t head, base, out_base;  // of qkv's and of out's elements
+    int first;
+};
+template <int LANES>
+__device__ __forceinline__ Work block_work(bool last_first, int seq, int64_t C, int NH, int hs, int64_t heads) {
+    const int64_t head = blockIdx.x % heads, b = head / NH, h = head % NH;
+    const int tile = static_cast<int>(blockIdx.x / heads), tiles = (seq + rows<LANES> - 1) / rows<LANES>;
+    return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows<LANES>};
+}
+
+// The first position of the thread's warp, whose lanes leave out the same rows: those that are masked for all of it.
+template <int LANES>
+__device__ __forceinline__ int warp_first(const Work& work) {
+    return work.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
+}
+
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as powers of 2 are what the
+// hardware has. The sums are kept relative to e^largest, the largest score so far.
+template <int LANES, class T>
+__global__ void __launch_bounds__(threads, 4)
+    forward_kernel(T* __restrict__ out, float* __restrict__ logsumexp, const T* __restrict__ qkv, int seq, int64_t C,
+                   int NH, int hs, int64_t heads, float factor) {
+    __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
+    __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
+    const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
+    const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
+    const T* const base = qkv + work.base;
+    float q[depth], o[depth] = {}, largest = -INFINITY, sum = 0;
+    load_row<LANES>(q, base + t * 3 * C, hs, t >= seq);
+    UNROLL for (int i = 0; i < depth; ++i) q[i] *= factor;
+    for (int first = 0; first <= work.first; first += rows<LANES>) {
+        __syncthreads();
+        load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
+        load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
+        __syncthreads();
+        const int last = min(rows<LANES>, end - first);
+        for (int row = 0; row < last; row += chunk) {
+            float score[chunk], before = largest;
+            UNROLL for (int i = 0; i < chunk; ++i) {
+                score[i] = dot<LANES>(q, k[row + i]);
+                if (first + row + i > t) score[i] = -INFINITY;
+                largest = fmaxf(largest, score[i]);
+            }
+            const float shift = largest == -INFINITY ? 0 : largest;  // nothing visible yet but overflows
+            const float rescale = exp2f(before - shift);
+            sum *= rescale;
+            UNROLL for (int i = 0; i < depth; ++i) o[i] *= rescale;
+            UNROLL for (int i = 0; i < chunk; ++i) {
+                if (first + row + i > t) continue;  // not 0 times its v, which may be NaN
+                const float p = exp2f(score[i] - shift);
+                sum += p;
+                add<LANES>(o, p, v[row + i]);
+            }
+        }
+    }
+    if (t >= seq) return;
+    store_row<LANES>(out + work.out_base + t * C, o, hs, 1 / sum);
+    constexpr float ln2 = 0.693147181f;
+    if (threadIdx.x % LANES == 0) logsumexp[work.head * seq + t] = largest * ln2 + logf(sum);
+}
+
+// delta (B,NH,T) = dout·out of each head. A warp for each.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    delta_kernel(float* __restrict__ delta, const T* __restrict__ dout, const T* __restrict__ out, int seq, int64_t C,
+                 int NH, int hs, int64_t count) {
+    const int64_t i = int64_t{blockIdx.x} * (threads / 32) + threadIdx.x / 32;  // in (B,T,NH)
+    if (i >= count) return;
+    const int64_t position = i / NH, h = i % NH, start = position * C + h * hs;
+    float sum = 0;
+    for (int c = static_cast<int>(threadIdx.x) % 32; c < hs; c += 32)
+        sum += to_float(dout[start + c]) * to_float(out[start + c]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) delta[(position / seq * NH + h) * seq + position % seq] = sum;
+}
+
+// dq of dqkv (B,T,3C): queries in registers, keys and values pass by.
+template <int LANES, class T>
+__global__ void __launch_bounds__(threads, 3)
+    dq_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
+              const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
+              int64_t heads, float scale) {
+    constexpr float log2e = 1.44269504f;
+    __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
+    __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
+    const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
+    const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
+    const bool absent = t >= seq;
+    const T* const base = qkv + work.base;
+    float q[depth], dy[depth], dq[depth] = {};
+    load_row<LANES>(q, base + t * 3 * C, hs, absent);
+    load_row<LANES>(dy, dout + work.out_base + t * C, hs, absent);
+    UNROLL for (int i = 0; i < depth; ++i) q[i] *= scale * log2e;
+    const float log_sum = absent ? 0 : logsumexp[work.head * seq + t] * log2e;
+    const float dout_out = absent ? 0 : delta[work.head * seq + t];
+    for (int first = 0; first <= work.first; first += rows<LANES>) {
+        __syncthreads();
+        load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
+        load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
+        __syncthreads();
+        const int last = min(rows<LANES>, end - first);
+        for (int row = 0; row < last; row += chunk) {
+            float dscore[chunk];
+            UNROLL for (int i = 0; i < chunk; ++i) {
+                const float p = exp2f(dot<LANES>(q, k[row + i]) - log_sum);
+                dscore[i] = p * (dot<LANES>(dy, v[row + i]) - dout_out);
+            }
+            UNROLL for (int i = 0; i < chunk; ++i) if (first + row + i <= t) add<LANES>(dq, dscore[i], k[row + i]);
+        }
+    }
+    if (!absent) store_row<LANES>(dqkv + work.base + t * 3 * C, dq, hs, scale);
+}
+
+// dk and dv of dqkv (B,T,3C): keys and values in registers, queries and douts pass by.
+template <int LANES, class T>
+__global__ void __launch_bounds__(threads, 2)
+    dkv_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
+               const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
+               int64_t heads, float scale) {
+    constexpr float log2e = 1.44269504f;
+    __shared__ __align__(16) float q[rows<LANES>][width<LANES>];
+    __shared__ __align__(16) float dy[rows<LANES>][width<LANES>];
+    __shared__ float log_sum[rows<LANES>];
+    __shared__ float dout_out[rows<LANES>];
+    const Work work = block_work<LANES>(false, seq, C, NH, hs, heads);
+    const int s = work.first + static_cast<int>(threadIdx.x) / LANES;
+    const T* const base = qkv + work.base;
+    float k[depth], v[depth], dk[depth] = {}, dv[depth] = {};
+    load_row<LANES>(k, base + s * 3 * C + C, hs, s >= seq);
+    load_row<LANES>(v, base + s * 3 * C + 2 * C, hs, s >= seq);
+    UNROLL for (int i = 0; i < depth; ++i) k[i] *= scale * log2e;
+    for (int first = work.first; first < seq; first += rows<LANES>) {
+        __syncthreads();
+        load_tile<LANES>(q, base, 3 * C, first, seq, hs);
+        load_tile<LANES>(dy, dout + work.out_base, C, first, seq, hs);
+        for (int row = static_cast<int>(threadIdx.x); row < rows<LANES>; row += threads) {
+            const bool absent = first + row >= seq;
+            log_sum[row] = absent ? 0 : logsumexp[work.head * seq + first + row] * log2e;
+            dout_out[row] = absent ? 0 : delta[work.head * seq + first + row];
+        }
+        __syncthreads();
+        for (int row = 0; row < rows<LANES>; row += chunk) {  // bounds of the warp's own would cost registers: spills
+            float p[chunk], dscore[chunk];
+            UNROLL for (int i = 0; i < chunk; ++i) {
+                p[i] = exp2f(dot<LANES>(k, q[row + i]) - log_sum[row + i]);
+                dscore[i] = p[i] * (dot<LANES>(v, dy[row + i]) - dout_out[row + i]);
+            }
+            UNROLL for (int i = 0; i < chunk; ++i) {
+                const int t = first + row + i;
+                if (t < s || t >= seq) continue;
+                add<LANES>(dv, p[i], dy[row + i]);
+                add<LANES>(dk, dscore[i], q[row + i]);
+            }
+        }
+    }
+    if (s >= seq) return;
+    store_row<LANES>(dqkv + work.base + s * 3 * C + C, dk, hs, scale);
+    store_row<LANES>(dqkv + work.base + s * 3 * C + 2 * C, dv, hs, 1);
+}
+
+// f<LANES>() for heads of hs channels
+constexpr int most_channels = 256;
+template <class F>
+void for_head_size(int64_t hs, F f) {
+    if (hs <= 16) return f.template operator()<1>();
+    if (hs <= 32) return f.template operator()<2>();
+    if (hs <= 64) return f.template operator()<4>();
+    if (hs <= 128) return f.template operator()<8>();
+    if (hs <= most_channels) return f.template operator()<16>();
+    throw std::invalid_argument("attention on Cuda takes heads of up to " + std::to_string(most_channels) +
+                                " channels, not " + std::to_string(hs));
+}
+template <int LANES>
+unsigned blocks(int64_t heads, int64_t seq) {
+    return static_cast<unsigned>(heads * ((seq + rows<LANES> - 1) / rows<LANES>));
+}
+
+template <class T>
+void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C, int64_t NH) {
+    const int64_t hs = C / NH, heads = B * NH;
+    const float factor = 1.44269504f / std::sqrt(static_cast<float>(hs));
+    for_head_size(hs, [&]<int LANES>() {
+        LAUNCH((forward_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, out, logsumexp, qkv,
+               static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, factor);
+    });
+}
+
+// delta (B,NH,T), in scratch memory, for backward
+template <class T>
+float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int64_t C, int64_t NH) {
+    const int64_t count = B * seq * NH, warps = threads / 32;
+    float* const d = dev.scratch(count);
+    LAUNCH(delta_kernel<T>, static_cast<unsigned>((count + warps - 1) / warps), threads, 0, dev.stream, d, dout, out,
+           static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(C / NH), count);
+    return d;
+}
+
+template <class T>
+void backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp, int64_t B,
+              int64_t seq, int64_t C, int64_t NH) {
+    const int64_t hs = C / NH, heads = B * NH;
+    const float scale = 1 / std::sqrt(static_cast<float>(hs));
+    const float* const dout_out = delta(dev, dout, out, B, seq, C, NH);
+    for_head_size(hs, [&]<int LANES>() {
+        LAUNCH((dq_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
+               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+        LAUNCH((dkv_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
+               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+    });
+}
+
+}  // namespace attention_plain

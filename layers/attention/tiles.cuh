@@ -1,0 +1,145 @@
+// What the attention kernels on tensor cores share: tiles of a head's rows in shared memory, and products of 16 of
+// their rows. A warp has M times 16 rows of its own side as the left factor in registers, fragments as mma takes them;
+// the other side's tiles pass by as right factors.
+#pragma once
+
+#include "device/cuda/mma.cuh"
+
+namespace attention_mma {
+
+constexpr int threads = 128, warps = 4, tile_rows = 64;
+constexpr float log2e = 1.44269504f, ln2 = 0.693147181f;
+
+// Where 8 channels (a chunk of 16 bytes) of a row lie in a tile (tile_rows,HS). ldmatrix takes the same chunk of 8 rows
+// at a time, which must lie in 8 different ones of the 8 groups of banks. Rows are HS/8 = odd * 2^p chunks long, so
+// they begin at 8 / 2^p different groups; the chunk's lower p bits, changed from one such round to the next, bring the
+// others.
+template <int HS>
+__device__ __forceinline__ int at(int row, int chunk) {
+    constexpr int length = HS / 8, bits = length % 8 == 0 ? 3 : length % 4 == 0 ? 2 : length % 2 == 0 ? 1 : 0;
+    return row * HS + (chunk ^ (row >> (3 - bits) & ((1 << bits) - 1))) * 8;
+}
+
+// Begins to copy ROWS rows from `first` on, of which `seq` exist, the others becoming 0. Rows lie `stride` apart. 8
+// threads take a row, so that what differs from copy to copy is the same for all threads.
+template <int HS, int ROWS>
+__device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_t stride, int first, int seq) {
+    constexpr int step = threads / 8;
+    const int row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+    const bf16* from = source + (first + row) * stride + chunk * 8;
+    UNROLL for (int i = 0; i < ROWS; i += step, from += step * stride)
+        UNROLL for (int c = 0; c < HS / 8; c += 8) if (chunk + c < HS / 8)
+            copy_async(tile + at<HS>(i + row, chunk + c), from + c * 8, first + row + i < seq);
+}
+
+// --- factors of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
+// a (16,16), the left factor
+template <int HS>
+__device__ __forceinline__ void load_left(unsigned (&a)[4], const bf16* rows, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ldmatrix(a, rows + at<HS>(lane % 16, 2 * k + lane / 16));
+}
+// The right factor of a product over channels, the rows becoming its columns: 8 of them in b[0], b[1], 8 in b[2], b[3].
+template <int HS>
+__device__ __forceinline__ void load_columns(unsigned (&b)[4], const bf16* rows, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ldmatrix(b, rows + at<HS>(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+}
+// The right factor of a product over rows, the channels being its columns, in the same order.
+template <int HS>
+__device__ __forceinline__ void load_rows(unsigned (&b)[4], const bf16* rows, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    ldmatrix_transposed(b, rows + at<HS>(lane % 16, 2 * k + lane / 16));
+}
+__device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
+                                         const unsigned (&b)[4]) {
+    mma_m16n8k16(left, a, {b[0], b[1]});
+    mma_m16n8k16(right, a, {b[2], b[3]});
+}
+// A product's result as the next one's left factor: columns become channels, rounded to bf16.
+__device__ __forceinline__ void as_left(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = pack_bf16(left[0], left[1]);
+    a[1] = pack_bf16(left[2], left[3]);
+    a[2] = pack_bf16(right[0], right[1]);
+    a[3] = pack_bf16(right[2], right[3]);
+}
+
+// Row and column, of 16, of a product's element i in its left or right half.
+__device__ __forceinline__ int result_row(int i) { return static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8; }
+__device__ __forceinline__ int result_column(int half, int i) {
+    return 8 * half + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+}
+
+// p[0] = low, p[1] = high, where p is aligned to 4 bytes
+__device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
+    using Bits = unsigned __attribute__((may_alias));
+    *reinterpret_cast<Bits*>(p) = pack_bf16(low, high);
+}
+
+// multiply where the 16 rows meet the 16 columns of the same positions, so that a is 0 for what is masked, above the
+// diagonal (LOWER) or below it. What is masked may be NaN or infinite, and 0 times that would be NaN: b's such elements
+// become 0, and a result that one of them belongs to becomes NaN: where ones for all that is visible, times ones for
+// such elements, is not 0.
+template <bool LOWER>
+__device__ __forceinline__ void multiply_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
+                                                     const unsigned (&b)[4]) {
+    const auto infinite = [](unsigned half) { return (half & 0x7f80) == 0x7f80; };
+    unsigned finite[4], changed = 0;
+    UNROLL for (int i = 0; i < 4; ++i) {
+        finite[i] = (infinite(b[i]) ? 0 : b[i] & 0xffff) | (infinite(b[i] >> 16) ? 0 : b[i] & 0xffff0000);
+        changed |= finite[i] ^ b[i];
+    }
+    multiply(left, right, a, finite);
+    if (!__any_sync(0xffffffff, changed != 0)) return;
+    constexpr unsigned one = 0x3f80;
+    float visible[2][4];
+    unsigned ones[4];
+    UNROLL for (int half = 0; half < 2; ++half) UNROLL for (int i = 0; i < 4; ++i) {
+        const int row = result_row(i), column = result_column(half, i);
+        visible[half][i] = (LOWER ? column <= row : column >= row) ? 1 : 0;
+    }
+    as_left(ones, visible[0], visible[1]);
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float count[4] = {};
+        unsigned found[2];
+        UNROLL for (int i = 0; i < 2; ++i) {
+            const unsigned pair = b[2 * half + i];
+            found[i] = (infinite(pair) ? one : 0) | (infinite(pair >> 16) ? one << 16 : 0);
+        }
+        mma_m16n8k16(count, ones, found);
+        float(&d)[4] = half == 0 ? left : right;
+        UNROLL for (int i = 0; i < 4; ++i) d[i] = count[i] > 0 ? __uint_as_float(0x7fc00000) : d[i];
+    }
+}
+
+// Which head a block has, and which tile of its `rows` rows, those with most of the triangle's work first.
+struct Work {
+    int64_t head, qkv, out;  // offsets of the head's elements
+    int first;
+};
+__device__ __forceinline__ Work block_work(bool last_first, int rows, int seq, int64_t C, int NH, int hs,
+                                           int64_t heads) {
+    const int64_t head = blockIdx.x % heads, b = head / NH, h = head % NH;
+    const int tile = static_cast<int>(blockIdx.x / heads), tiles = (seq + rows - 1) / rows;
+    return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows};
+}
+
+// --- launches
+// Allows a kernel more shared memory than it has by itself.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, int bytes) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+}
+
+// f<HS>() for the heads that the kernels are made for; false for others, or where rows cannot be copied by 16 bytes.
+template <class F, class... Pointer>
+bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
+    if (!can_pack<bf16>(hs, tensors...)) return false;
+    if (hs == 64) return f.template operator()<64>(), true;
+    if (hs == 80) return f.template operator()<80>(), true;
+    if (hs == 96) return f.template operator()<96>(), true;
+    if (hs == 128) return f.template operator()<128>(), true;
+    return false;
+}
+
+}  // namespace attention_mma

@@ -1,0 +1,65 @@
+// The program's device is the CPU.
+#include <omp.h>
+
+#include "program/device_model.h"
+#include "gpt2.h"
+#include "gpt2_nonfinite.h"
+#include "gpt2_scratch.h"
+#include "io/file/error.h"
+#include "device/platform.h"
+#include "device/cpu/peak.h"
+#include "program/memory_plan.h"
+#include "program/threads.h"
+
+namespace {
+
+Products products(const Options& options) { return options.matmul == "bf16" ? Products::bf16 : Products::fp32; }
+
+CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    return gpt2_scratch(
+        config,
+        {.B = B, .T = T, .keep = keep, .muon = options.optimizer == "muon", .losses = options.command != "generate"},
+        products(options), omp_get_max_threads());
+}
+
+}  // namespace
+
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+                        const std::string& remedy) {
+    if (products(options) == Products::bf16 && !gemm::has_bf16)
+        bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
+                  "leave it out");
+    // With Muon the matrices' second moments are zeros that are never written, and take no memory.
+    MemoryPlan plan(config, B, T, keep, {.second_moments_of_matrices = options.optimizer != "muon"},
+                    [&] { return scratch(options, config, B, T, keep).bytes(); });
+    if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
+    plan.check(available_memory(), remedy);
+    plan.rows.emplace_back("program", platform::resident_memory());  // the tokenizer included; no longer available
+    return plan.text();
+}
+
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+    Cpu cpu(products(options));
+    cpu.reserve(scratch(options, config, B, T, keep));
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
+}
+
+std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {
+    return first_nonfinite(dynamic_cast<GPT2<Cpu>&>(model), x, y, B, T, scale);
+}
+
+double measured_peak_flops(const Options& options) { return measure_peak(products(options), quick); }
+
+double peak_flops(const Options& options) { return measured_peak_flops(options); }
+
+double peak_bytes() { return measure_copy_bandwidth(); }
+
+bool on_gpu() { return false; }
+
+std::string device_features() {
+    const bool amx = gemm::chosen(Products::fp32, 1024, 1024) == Products::split;
+    return "CPU; matmuls in fp32 (" + std::string(amx ? "AMX" : "FMA") + ")" +
+           (gemm::has_bf16 ? " and bf16" : ", bf16 not built in");
+}
+
+std::string device_name(const Options& options) { return threads_text(options.threads); }

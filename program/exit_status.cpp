@@ -1,0 +1,53 @@
+#include "program/exit_status.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <new>
+
+#include "io/file/error.h"
+#include "program/device_model.h"
+#include "program/options.h"
+#include "program/version.h"
+
+void print_error(const std::string& message) {
+    std::fprintf(stderr, "%s: %s\n", program_name().c_str(), message.c_str());
+}
+
+namespace {
+
+int refuse(const std::string& message) {
+    print_error(message);
+    return 2;
+}
+
+int run_or_print_help(const std::function<int()>& command) {
+    try {
+        return command();
+    } catch (const HelpRequest& help) {
+        std::fputs(help.text.c_str(), stdout);
+    } catch (const VersionRequest&) {
+        std::fputs(version_text().c_str(), stdout);
+    }
+    return 0;
+}
+
+}  // namespace
+
+int exit_status(const std::function<int()>& command) {
+    try {
+        const int status = run_or_print_help(command);
+        if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
+        return refuse(
+            "standard output: found that not all of it could be written, expected so; check the disc that it goes to");
+    } catch (const InputError& error) {
+        return refuse(error.what());
+    } catch (const std::filesystem::filesystem_error& error) {
+        return refuse(error.path1().string() + ": found " + error.code().message() +
+                      ", expected a path that can be used; check it and the disc");
+    } catch (const std::bad_alloc&) {
+        return refuse("out of memory; make the model, --batch or --seq smaller");
+    } catch (const std::exception& fault) {  // of the device, or a failed check
+        print_error(fault.what());
+        return 1;
+    }
+}

@@ -1,0 +1,194 @@
+#include "program/log.h"
+
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "io/file/error.h"
+#include "io/file/file.h"
+#include "io/file/json.h"
+
+namespace {
+
+std::string to_line(const LogEntry& e) {
+    nlohmann::ordered_json line{{"step", e.step}, {"split", e.split}, {"loss", e.loss}};  // NaN is dumped as null
+    if (e.split == "train") {
+        line["lr"] = e.lr;
+        line["grad_norm"] = e.grad_norm;
+        line["tokens_per_second"] = e.tokens_per_second;
+    }
+    line["seconds"] = e.seconds;
+    if (e.skipped) line["skipped"] = true;
+    return line.dump() + "\n";
+}
+
+double number(const nlohmann::json& line, const char* key) {
+    const nlohmann::json& value = line.at(key);
+    return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+// Throws nlohmann::json::exception or InputError.
+LogEntry from_line(std::string_view text) {
+    const nlohmann::json line = parse_json_object("", text);
+    LogEntry e{.step = json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()),
+               .split = line.at("split").get<std::string>()};
+    e.loss = number(line, "loss");
+    e.seconds = number(line, "seconds");
+    if (e.split != "train") return e;
+    e.lr = number(line, "lr");
+    e.grad_norm = number(line, "grad_norm");
+    e.tokens_per_second = number(line, "tokens_per_second");
+    e.skipped = line.contains("skipped") && line["skipped"].get<bool>();
+    return e;
+}
+
+// A sample's bytes need be no UTF-8; what is not becomes U+FFFD.
+std::string to_line(const Sample& sample) {
+    const nlohmann::ordered_json line{{"step", sample.first}, {"text", sample.second}};
+    return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Sample sample_from_line(std::string_view text) {
+    const nlohmann::json line = parse_json_object("", text);
+    return {json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()), line.at("text").get<std::string>()};
+}
+
+// Hands each line and what it says over; `damaged` gets the number of one that says nothing. A last line that a break
+// left unfinished is passed by.
+template <class Parse>
+void for_each_line(const std::string& path, Parse parse, const auto& take, const auto& damaged) {
+    const MappedFile file(path);
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    int64_t number = 1;
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1, number++) {
+        const std::string_view line = text.substr(begin, end - begin);
+        std::optional<decltype(parse(line))> entry;
+        try {
+            entry = parse(line);
+        } catch (const nlohmann::json::exception&) {
+        } catch (const InputError&) {
+        }
+        if (entry)
+            take(line, *entry);
+        else
+            damaged(number);
+    }
+}
+
+template <class Parse>
+void for_each_line(const std::string& path, Parse parse, const auto& take) {
+    for_each_line(path, parse, take, [&](int64_t line) {
+        bad_input(path, "line " + std::to_string(line), "what is no log entry",
+                  "a JSON object with step, split, loss, …", "remove the line");
+    });
+}
+
+// Copies the file beside itself, under a name that is free, and writes it again as `text`.
+std::string set_aside(const std::string& path, const std::string& text) {
+    std::string copy = path + ".damaged";
+    for (int n = 2; path_exists(copy); n++) copy = path + ".damaged-" + std::to_string(n);
+    std::error_code error;
+    std::filesystem::copy_file(path, copy, error);
+    if (error) bad_input(copy, "keeping a damaged log", error.message(), "a file that can be written", "check --out");
+    write_file_atomically(path, text);
+    return copy;
+}
+
+// Drops the lines after `step`, and a torn last one. A checkpoint's training does not hang on its log: damaged lines
+// are left out, the file as it was is kept beside it, and one line that says so returned, "" where none are.
+template <class Parse>
+std::string cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
+    if (step < 0 || !path_exists(path)) return "";
+    uintmax_t kept = 0, read = 0;
+    int64_t damaged = 0, first = 0;
+    const auto take = [&](std::string_view line, const auto& entry) {
+        read += line.size() + 1;
+        if (step_of(entry) <= step) kept = read;
+    };
+    for_each_line(path, parse, take, [&](int64_t line) {
+        if (damaged++ == 0) first = line;
+    });
+    if (damaged > 0) {
+        std::string good;
+        for_each_line(
+            path, parse, [&](std::string_view line, const auto&) { good.append(line) += '\n'; }, [](int64_t) {});
+        const std::string copy = set_aside(path, good.substr(0, kept));
+        return path + ": line " + std::to_string(first) +
+               (damaged > 1 ? " and " + std::to_string(damaged - 1) + " more" : "") +
+               ": found what is no log entry; the other lines are kept, and the file as it was is " + copy;
+    }
+    std::error_code error;
+    std::filesystem::resize_file(path, kept, error);
+    if (error)
+        bad_input(path, "cutting at the checkpoint's step", error.message(), "a file that can be written",
+                  "check --out");
+    return "";
+}
+
+LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double weight_of_b) {
+    LogEntry m = b;  // the later step
+    for (double LogEntry::*value :
+         {&LogEntry::loss, &LogEntry::lr, &LogEntry::grad_norm, &LogEntry::tokens_per_second, &LogEntry::seconds})
+        m.*value = (a.*value * weight_of_a + b.*value * weight_of_b) / (weight_of_a + weight_of_b);
+    return m;
+}
+
+}  // namespace
+
+Log::Log(const std::string& out, int64_t resume_step)
+    : damage_(cut(out + "/log.jsonl", resume_step, from_line, [](const LogEntry& e) { return e.step; })),
+      file_(out + "/log.jsonl", resume_step < 0) {}
+
+void Log::write(const LogEntry& entry) { file_.append(to_line(entry)); }
+
+std::vector<LogEntry> read_log(const std::string& path) {
+    std::vector<LogEntry> entries;
+    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { entries.push_back(entry); });
+    return entries;
+}
+
+void LogHistory::add(const LogEntry& entry) {
+    if (entry.split != "train") {
+        if (val_.size() == most) {
+            for (size_t i = 0; i < most / 2; i++) val_[i] = val_[2 * i + 1];
+            val_.resize(most / 2);
+        }
+        val_.push_back(entry);
+        return;
+    }
+    sum_ = in_ == 0 ? entry : mean(sum_, static_cast<double>(in_), entry, 1);
+    if (++in_ < each_) return;
+    train_.push_back(sum_);
+    in_ = 0;
+    if (train_.size() < most) return;
+    for (size_t i = 0; i < most / 2; i++) train_[i] = mean(train_[2 * i], 1, train_[2 * i + 1], 1);
+    train_.resize(most / 2);
+    each_ *= 2;
+}
+
+void LogHistory::add_file(const std::string& path) {
+    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { add(entry); });
+}
+
+std::vector<LogEntry> LogHistory::entries() const {
+    std::vector<LogEntry> all = train_;
+    if (in_ > 0) all.push_back(sum_);
+    all.insert(all.end(), val_.begin(), val_.end());
+    return all;
+}
+
+SampleLog::SampleLog(const std::string& out, int64_t resume_step)
+    : damage_(cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; })),
+      file_(out + "/samples.jsonl", resume_step < 0) {}
+
+void SampleLog::write(const Sample& sample) { file_.append(to_line(sample)); }
+
+std::vector<Sample> read_samples(const std::string& path, size_t most) {
+    std::vector<Sample> samples;
+    for_each_line(path, sample_from_line, [&](std::string_view, const Sample& sample) {
+        if (samples.size() == most) samples.erase(samples.begin());
+        samples.push_back(sample);
+    });
+    return samples;
+}

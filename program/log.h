@@ -1,0 +1,71 @@
+// OUT/log.jsonl: one JSON object a line, appended as training goes; OUT/samples.jsonl: likewise the samples of text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/file/line_file.h"
+
+struct LogEntry {
+    int64_t step = 0;
+    std::string split;  // "train" or "val"
+    double loss = 0;    // nats per token
+    double lr = 0, grad_norm = 0, tokens_per_second = 0,
+           seconds = 0;    // seconds since start of training; lr … 0 for val
+    bool skipped = false;  // an outlier: its update was left out
+};
+
+class Log {
+public:
+    // Opens OUT/log.jsonl. A new run (`resume_step` < 0) must find none; a resumed one drops lines after `resume_step`,
+    // and a torn last line. Throws InputError.
+    Log(const std::string& out, int64_t resume_step);
+    void write(const LogEntry& entry);
+    void sync() { file_.sync(); }
+    const std::string& trouble() const { return file_.trouble(); }
+    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
+    const std::string& damage() const { return damage_; }
+
+private:
+    std::string damage_;
+    LineFile file_;
+};
+
+std::vector<LogEntry> read_log(const std::string& path);
+
+// A log in bounded memory, for the report of a run of any length: once there are too many training steps, each two
+// become one, their mean; of validations, the newest and every second one of the others stay.
+class LogHistory {
+public:
+    void add(const LogEntry& entry);
+    void add_file(const std::string& path);  // all of its lines
+    std::vector<LogEntry> entries() const;   // training, then validation
+
+private:
+    static constexpr size_t most = 8192;
+    std::vector<LogEntry> train_, val_;
+    LogEntry sum_;               // of the entries that are to become one
+    int64_t each_ = 1, in_ = 0;  // so many become one; so many are in sum_
+};
+
+using Sample = std::pair<int64_t, std::string>;  // after which step, and the text
+
+// The same for OUT/samples.jsonl.
+class SampleLog {
+public:
+    SampleLog(const std::string& out, int64_t resume_step);
+    void write(const Sample& sample);
+    void sync() { file_.sync(); }
+    const std::string& trouble() const { return file_.trouble(); }
+    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
+    const std::string& damage() const { return damage_; }
+
+private:
+    std::string damage_;
+    LineFile file_;
+};
+
+// The newest `most`.
+std::vector<Sample> read_samples(const std::string& path, size_t most);

@@ -1,0 +1,355 @@
+#include "program/training_run.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+#include "gpt2_init.h"
+#include "io/file/error.h"
+#include "io/file/file.h"
+#include "program/evaluation.h"
+#include "program/exit_status.h"
+#include "program/profile_table.h"
+#include "program/run_messages.h"
+#include "program/run_report.h"
+#include "program/sampler.h"
+#include "program/stop_signals.h"
+
+namespace {
+
+TokenizerSettings tokenizer_settings(const Options& options) { return {.special_as_text = options.no_special_tokens}; }
+
+}  // namespace
+
+TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.out, options.resume) {
+    stop_signals::catch_save();
+    if (options.resume) find_what_to_resume();
+    const std::string start = checkpoint.empty() ? options.init : checkpoint;
+    const GPT2Config config = start.empty() ? new_model() : given_model(start);
+    const Keep keep = options.recompute == "block"  ? Keep::recompute_block
+                      : options.recompute == "ln"   ? Keep::recompute_ln
+                      : options.recompute == "gelu" ? Keep::recompute_gelu
+                                                    : Keep::training;
+    const std::string plan = plan_memory(options, config, options.batch, options.seq, keep,
+                                         "make --batch, --seq or the model smaller, or --recompute block");
+    std::printf("memory: %s\n", plan.c_str());
+    if (!options.resume) directory.write_options(options.to_json());
+    data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
+    for (const Dataset* part : {&data.train, &data.val})
+        for (const std::string& note : part->notes) warn(note);
+    check_data();
+    batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
+    val.emplace(data.val, options.seq);
+    model = make_model(options, config, options.batch, options.seq, keep);
+    const Model::HostState host = model->download();
+    if (start.empty())
+        initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
+    else
+        read_finite_model(start, config, host.parameters);
+    if (!checkpoint.empty()) {
+        read_optimizer(checkpoint, optimizer_buffers(host));
+        batches->seek(state.position);
+    }
+    model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.last_applied};
+    model->upload(host);
+    open_logs();
+    directory.keep();
+    schedule = schedule_of(options);
+    muon_schedule = schedule;
+    muon_schedule.lr = options.muon_lr;
+    if (!checkpoint.empty()) change_of_schedule = schedule_change(saved_options(), options, state.step);
+    state.options = options.to_json();
+}
+
+bool TrainingRun::print_start() {
+    print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
+    for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
+    if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
+        std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
+        return false;
+    }
+    if (!change_of_schedule.empty()) std::printf("%s\n", change_of_schedule.c_str());
+    return true;
+}
+
+void TrainingRun::start() {
+    stop_signals::catch_stop(program_name());
+    progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
+                     [this] { return peak_flops(options); });
+    started = seconds_now() - state.seconds;
+    first_step = state.step;
+    finish_step();
+    if (options.profile) model->set_profile(&profile);
+}
+
+bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_signals::stop_asked; }
+
+Optimizer TrainingRun::optimizer(int64_t step) const {
+    Optimizer optimizer{.adamw = {.lr = schedule.at(step),
+                                  .beta1 = options.beta1,
+                                  .beta2 = options.beta2,
+                                  .weight_decay = options.weight_decay}};
+    if (options.optimizer == "muon")
+        optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
+    return optimizer;
+}
+
+StepLimits TrainingRun::limits() const {
+    return options.skip_outliers > 0 ? outliers.limits(options.clip, options.skip_outliers)
+                                     : StepLimits{.clip = options.clip};
+}
+
+void TrainingRun::log_step(const StepResult& result, const StepLimits& limits, double seconds) {
+    const int64_t step = next_step();
+    LogEntry entry{.step = step, .split = "train", .loss = result.loss, .lr = schedule.at(step)};
+    entry.grad_norm = result.grad_norm;
+    entry.tokens_per_second = static_cast<double>(options.total_batch) / seconds;
+    entry.seconds = seconds_now() - started;
+    entry.skipped = is_finite(result) && !result.applied;
+    add_to_log(entry);
+    step_seconds += seconds;
+    if (!is_finite(result)) return;
+    state.step = step;
+    state.position = batches->position();
+    state.seconds = entry.seconds;
+    saved = false;
+    if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
+    if (entry.skipped) {
+        progress->clear();
+        print_skipped(step, result, limits, options.skip_outliers);
+    }
+    progress->step(step, entry.loss, seconds);
+}
+
+void TrainingRun::finish_step() {
+    try {
+        if (owes_evaluation()) evaluate();
+        if (owes_sample()) sample();
+    } catch (const Interrupted&) {
+    } catch (const CheckFailed& failure) {
+        warn(std::string(failure.what()) + "; training goes on");
+        check_failed = true;
+        saved = false;  // so that a step that is not finite either finds its state worth saving
+    }
+    if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
+    warn_of_log();
+}
+
+int TrainingRun::finish() {
+    progress->clear();
+    const int signal = stop_signals::stop_asked;
+    if (signal && !saved) save();
+    log->sync();
+    warn_of_log();
+    const bool reported = report(), whole = reported && !save_failed && !check_failed && log->trouble().empty();
+    if (options.profile)
+        print_profile(profile, state.step - first_step, step_seconds, measured_peak_flops(options), peak_bytes());
+    if (signal) {
+        print_stopped(stop_signals::name(signal), state.step, options.out);
+        return whole ? 128 + signal : 1;
+    }
+    std::printf("done: %s/report.html%s\n", options.out.c_str(),
+                options.save_every > 0 && !save_failed ? (", model in " + options.out + "/latest").c_str() : "");
+    return whole ? 0 : 1;
+}
+
+int TrainingRun::stop_at_nonfinite(const StepResult& result) {
+    progress->clear();
+    std::string where;
+    int64_t position = state.position;
+    batches->seek(state.position);
+    each_batch([&](const int32_t* x, const int32_t* y, double scale) {
+        position = batches->position();
+        where = find_nonfinite(*model, x, y, options.batch, options.seq, scale);
+        return where.empty();
+    });
+    if (!saved && !in_parameters(where)) save();
+    report();
+    warn(nonfinite_message(state.step + 1, result, where, position, options.seed, saved));
+    return 1;
+}
+
+// Every so many steps, and after the last; 0: never.
+bool TrainingRun::due(int64_t every) const {
+    return every > 0 && (state.step % every == 0 || state.step == options.steps);
+}
+
+// The newest checkpoint, or the options of a run that ended before its first.
+void TrainingRun::find_what_to_resume() {
+    std::vector<std::string> passed_over;
+    checkpoint = checkpoint_to_resume(options.out, passed_over).value_or("");
+    for (const std::string& reason : passed_over) warn(reason + "; going on from the one before");
+    const auto begun = checkpoint.empty() ? directory.read_options() : std::nullopt;
+    if (checkpoint.empty() && !begun)
+        throw InputError(options.out +
+                         ": no checkpoint to resume from; leave out --resume to begin a run there, or name the "
+                         "directory of an earlier one with --out");
+    if (!checkpoint.empty()) {
+        mend_latest(checkpoint);
+        state = read_trainer_state(checkpoint);
+    }
+    outliers = {state.losses, state.norms};
+    options.fill_from_json(begun ? *begun : state.options);
+}
+
+// Those that the checkpoint was made with.
+Options TrainingRun::saved_options() const {
+    Options before;
+    before.command = options.command, before.on_gpu = options.on_gpu;
+    before.fill_from_json(state.options);
+    return before;
+}
+
+// A run that goes on with other data is no longer the one that it was. Changed text has been told of.
+void TrainingRun::check_data() {
+    const int64_t before = std::exchange(state.data, fingerprint(data));
+    const bool told_of = data.train.remade || data.val.remade;
+    if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
+    warn(without_controls(options.data) + ": found other tokens, or in another order, than step " +
+         std::to_string(state.step) + " was trained on, expected the same; going on with these");
+}
+
+void TrainingRun::open_logs() {
+    if (options.resume && checkpoint.empty())  // it begins again
+        for (const char* name : {"/log.jsonl", "/samples.jsonl"}) std::filesystem::remove(options.out + name);
+    const int64_t step = checkpoint.empty() ? -1 : state.step;
+    log.emplace(options.out, step);
+    if (step >= 0) history.add_file(options.out + "/log.jsonl");
+    if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out, step);
+    for (const std::string& damage : {log->damage(), samples ? samples->damage() : ""})
+        if (!damage.empty()) warn(damage);
+}
+
+// Opens the tokenizer too, as does given_model().
+GPT2Config TrainingRun::new_model() {
+    tokenizer = load_tokenizer(options.tokenizer, tokenizer_settings(options));
+    if (options.vocab == 0) options.vocab = tokenizer->vocab();
+    if (options.vocab < tokenizer->vocab())
+        bad_input("--vocab", "ids", std::to_string(options.vocab),
+                  "at least the " + std::to_string(tokenizer->vocab()) + " tokens of --tokenizer " + tokenizer->name(),
+                  "make it larger or leave it out");
+    return {.context = options.context,
+            .vocab = options.vocab,
+            .layers = options.layers,
+            .heads = options.heads,
+            .channels = options.channels};
+}
+
+// A checkpoint comes with its own tokenizer.
+GPT2Config TrainingRun::given_model(const std::string& start) {
+    const GPT2Config config = read_model_config(start);
+    tokenizer = tokenizer_for_model(checkpoint.empty() ? options.tokenizer : "", start, tokenizer_settings(options));
+    if (options.resume)
+        options.vocab = config.vocab;  // which older versions did not save
+    else
+        options.use_model(config, tokenizer->name());
+    if (const std::string doubt = tokenizer_doubt(options, *tokenizer, config); !doubt.empty()) warn(doubt);
+    return config;
+}
+
+void TrainingRun::add_to_log(const LogEntry& entry) {
+    log->write(entry);
+    history.add(entry);
+}
+
+void TrainingRun::evaluate() {
+    progress->clear();
+    // The last word is on ten times as much, which is all of a small text.
+    const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
+    const double loss =
+        mean_loss(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&] { pause(); });
+    if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
+    add_to_log({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
+    state.evaluated = state.step;
+    saved = false;
+    std::printf("step %" PRId64 ": validation loss %.4f\n", state.step, loss);
+    std::fflush(stdout);
+    report();
+}
+
+// A sample continues end-of-text or, where the tokenizer has none, a line break. Where the tokenizer or the model
+// has neither, the sample continues the first token of the validation data.
+std::vector<int32_t> TrainingRun::sample_start() const {
+    std::vector<int32_t> start;
+    if (tokenizer->end_of_text() >= 0)
+        start = {tokenizer->end_of_text()};
+    else if (tokenizer->reads_text())
+        start = tokenizer->encode("\n");
+    const bool known = std::ranges::all_of(start, [&](int32_t id) { return id < model->config.vocab; });
+    if (known && !start.empty()) return start;
+    std::vector<int32_t> x(static_cast<size_t>(options.seq)), y(x.size());
+    val->read(0, x.data(), y.data());
+    return {x[0]};
+}
+
+void TrainingRun::sample() {
+    progress->clear();
+    std::string text;
+    generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()},
+             static_cast<uint64_t>(options.seed + state.step), [&](int32_t id) {
+                 text += tokenizer->token(id);
+                 pause();
+             });
+    samples->write({state.step, text});
+    state.sampled = state.step;
+    saved = false;
+    std::printf("--- sample after step %" PRId64 "\n%s\n---\n", state.step, text.c_str());
+    std::fflush(stdout);
+}
+
+// Between the parts of what takes long.
+void TrainingRun::pause() {
+    if (stop_signals::stop_asked) throw Interrupted{};
+    if (stop_signals::save_asked.exchange(false)) save();
+}
+
+// Where that fails the checkpoints before are still there, and training goes on.
+void TrainingRun::save() {
+    progress->clear();
+    log->sync();
+    if (samples) samples->sync();
+    state.losses = outliers.losses, state.norms = outliers.norms;
+    state.last_applied = model->rounding->step;
+    try {
+        const Model::HostState host = model->download();
+        const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,
+                                                 optimizer_buffers(host), state, options.keep);
+        std::printf("saved %s\n", path.c_str());
+        std::fflush(stdout);
+        saved = true, save_failed = false;
+    } catch (const InputError& error) {
+        save_failed = true;
+        warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
+    } catch (const std::bad_alloc&) {  // for the copies of a GPU's memory
+        save_failed = true;
+        warn("out of memory; step " + std::to_string(state.step) + " is not saved");
+    }
+}
+
+// Whether it could be written.
+bool TrainingRun::report() {
+    try {
+        write_report(options.out + "/report.html",
+                     run_report(options, *model, *tokenizer, state, history.entries(),
+                                samples ? read_samples(options.out + "/samples.jsonl", 20) : std::vector<Sample>{}));
+        return true;
+    } catch (const InputError& error) {
+        warn(error.what());
+        return false;
+    }
+}
+
+void TrainingRun::warn(const std::string& message) {
+    if (progress) progress->clear();
+    std::fflush(stdout);
+    print_error(message);
+}
+
+// Prints what went wrong with writing the log once, not with every line.
+void TrainingRun::warn_of_log() {
+    if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training goes on");
+    warned = log->trouble();
+}

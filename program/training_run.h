@@ -1,0 +1,106 @@
+// A training run: its options, data, model, log and checkpoints, and everything that happens between the steps of the
+// loop in train_gpt2.cpp.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/data/batch_sampler.h"
+#include "io/model/checkpoint.h"
+#include "program/batches.h"
+#include "program/device_model.h"
+#include "program/log.h"
+#include "program/outliers.h"
+#include "program/progress.h"
+#include "program/run_directory.h"
+#include "program/schedule.h"
+
+class TrainingRun {
+public:
+    // Opens everything, in the order in which it can fail. Throws InputError.
+    explicit TrainingRun(Options o);
+
+    // Prints what is about to be trained. False if all steps are done already.
+    bool print_start();
+    // Catches signals, starts the clock, and evaluates and samples where the run before was interrupted.
+    void start();
+    bool goes_on() const;
+
+    int64_t next_step() const { return state.step + 1; }
+    // The batches of one step, until use(x, y, scale) returns false; scale makes the sum of their losses a mean.
+    template <class Use>
+    void each_batch(const Use& use) {
+        const double scale = 1.0 / static_cast<double>(options.total_batch);
+        batches->each(*model, options.total_batch / (options.batch * options.seq),
+                      [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
+    }
+    Optimizer optimizer(int64_t step) const;
+    // Of the next update: clipping, and what --skip-outliers takes for an outlier.
+    StepLimits limits() const;
+
+    // Logs a step that has been computed in `seconds`.
+    void log_step(const StepResult& result, const StepLimits& limits, double seconds);
+    // Evaluates, samples and saves what is due after a step. A request to stop interrupts it; --resume does the rest.
+    void finish_step();
+
+    // Each returns the exit status. The end of training, or a request to stop:
+    int finish();
+    // A step whose update was left out because its loss or a gradient is NaN or infinite. The step is computed again to
+    // find where that begins; parameters and moments are those before it.
+    int stop_at_nonfinite(const StepResult& result);
+
+    Options options;
+    std::unique_ptr<Model> model;
+    Profile profile;
+
+private:
+    struct Interrupted {};  // training was asked to stop while it evaluated or sampled
+
+    bool due(int64_t every) const;
+    bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
+    bool owes_sample() const {
+        return due(options.sample_every) && state.step > 0 && options.sample_tokens > 0 && state.sampled < state.step;
+    }
+    void find_what_to_resume();
+    Options saved_options() const;
+    GPT2Config new_model();
+    GPT2Config given_model(const std::string& start);
+    void check_data();
+    void open_logs();
+    void add_to_log(const LogEntry& entry);
+    void evaluate();
+    std::vector<int32_t> sample_start() const;
+    void sample();
+    void pause();
+    void save();
+    bool report();
+    void warn(const std::string& message);
+    void warn_of_log();
+    std::vector<OptimizerBuffer> optimizer_buffers(const Model::HostState& host) const {
+        return {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
+    }
+
+    RunDirectory directory;
+    std::string checkpoint;  // the one it resumes, or ""
+    TrainerState state;
+    std::shared_ptr<const Tokenizer> tokenizer;
+    Datasets data;
+    std::optional<Batches> batches;
+    std::optional<WindowReader> val;
+    std::optional<Log> log;
+    LogHistory history;
+    std::optional<SampleLog> samples;
+    Schedule schedule, muon_schedule;
+    std::string change_of_schedule;  // a warning at --resume, or ""
+    std::optional<Progress> progress;
+    Outliers outliers;
+    double started = 0;  // the clock when training began, had it never been interrupted
+    double step_seconds = 0;
+    int64_t first_step = 0;
+    bool saved = true;          // is `state` on disk?
+    bool save_failed = false;   // the last time
+    bool check_failed = false;  // an evaluation or a sample met NaN or infinity
+    std::string warned;         // the last warning about the log
+};
