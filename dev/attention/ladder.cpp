@@ -148,7 +148,7 @@ void forward_head(const Head& a, float* keys, float* values) {
         gemm::pack_panel<k_first, NV>(values + c * a.T, a.v + c, a.in_row, a.T, std::min<int64_t>(NR, a.hs - c));
     for (int64_t t = 0; t < a.T; t += MR) {
         const int64_t rows = std::min<int64_t>(MR, a.T - t);
-        const gemm::Tile tile = gemm::tile<k_last, NV>(rows);
+        const gemm::TileKernel tile = gemm::tile_kernel<k_last, NV>(rows);
         float* const out = a.out + t * a.out_row;
         Block block{};
         std::fill_n(block.largest, MR, -INFINITY);

@@ -90,9 +90,9 @@ inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
         [] {
             constexpr int64_t K = 128, rounds = 200;
             alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
-            const Tile multiply = tile<Order::k_first, NV, Bf16Pairs>(MR);
+            const TileKernel compute = tile_kernel<Order::k_first, NV, Bf16Pairs>(MR);
             for (int64_t r = 0; r < rounds; ++r) {
-                multiply(K, a, MR, b, c, NR, Store::add, NR, {});
+                compute(K, a, MR, b, c, NR, Store::add, NR, {});
                 asm volatile("" ::: "memory");  // or all rounds would be one
             }
             return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;

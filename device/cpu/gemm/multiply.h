@@ -3,6 +3,7 @@
 // Bits do not depend on the number of threads: an element's sum runs over K in an order that depends on sizes only.
 #pragma once
 
+#include "device/device.h"
 #include "device/cpu/gemm/gemm_amx.h"
 #include "device/cpu/gemm/gemm.h"
 

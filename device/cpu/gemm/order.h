@@ -1,0 +1,29 @@
+// How matrices are stored, cut into parts and written back: what every part of the GEMM speaks of.
+#pragma once
+
+#include <cstdint>
+
+namespace gemm {
+
+// [begin, end) of part i when n items are cut into `parts` nearly equal ones.
+struct Range {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+};
+inline Range part_of(int64_t n, int64_t parts, int64_t i) { return {n * i / parts, n * (i + 1) / parts}; }
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+enum class Order {
+    k_last,   // A[m * lda + k], B[n * ldb + k]
+    k_first,  // A[k * lda + m], B[k * ldb + n]
+};
+
+// What is done with C's old values, and how the new ones are stored.
+enum class Store {
+    set,          // C = A · B
+    add,          // C += A · B
+    past_caches,  // C = A · B by streaming stores: for one block of K, no epilogue, whole vectors, C on a vector
+                  // boundary
+};
+
+}  // namespace gemm

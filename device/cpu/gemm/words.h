@@ -1,0 +1,53 @@
+// The numbers that tiles and panels are made of: floats, or pairs of bf16 in the place of a float.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "device/cpu/simd.h"
+
+namespace gemm {
+
+using simd::vfloat;
+using simd::W;
+
+// A word holds `size` neighbours in K. along() makes a vector of words of one row (k_last), from p on, of which `left`
+// values exist, or from `size` vectors of values; across() makes one word of each of n rows (k_first), or of each lane
+// of `size` vectors. Values that do not exist are zeros.
+struct Floats {
+    static constexpr int64_t size = 1;
+    static vfloat set1(float word) { return simd::set1(word); }
+    static vfloat multiply_add(vfloat a, vfloat b, vfloat c) { return simd::fma(a, b, c); }
+    static vfloat along(const float* p, int64_t left) { return simd::load_n(p, left); }
+    static vfloat along(const vfloat (&x)[size]) { return x[0]; }
+    static vfloat across(const float* p, int64_t, int64_t, int64_t n) { return simd::load_n(p, n); }
+    static vfloat across(const vfloat (&rows)[size]) { return rows[0]; }
+};
+#if defined(__AVX512BF16__)
+struct Bf16Pairs {
+    static constexpr int64_t size = 2;
+    static vfloat set1(float word) { return (vfloat)_mm512_set1_epi32(std::bit_cast<int>(word)); }
+    static vfloat multiply_add(vfloat a, vfloat b, vfloat c) {
+        return (vfloat)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+    }
+    static vfloat along(const float* p, int64_t left) {
+        const vfloat x[] = {simd::load_n(p, left), left > W ? simd::load_n(p + W, left - W) : vfloat{}};
+        return along(x);
+    }
+    static vfloat along(const vfloat (&x)[size]) { return (vfloat)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]); }
+    static vfloat across(const float* p, int64_t ld, int64_t left, int64_t n) {
+        const vfloat rows[] = {simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{}};
+        return across(rows);
+    }
+    static vfloat across(const vfloat (&rows)[size]) {
+        alignas(64) static constexpr uint16_t pairs[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), (__m512i)along(rows));
+    }
+};
+constexpr bool has_bf16 = true;
+#else
+constexpr bool has_bf16 = false;
+#endif
+
+}  // namespace gemm
