@@ -22,65 +22,78 @@ __device__ __forceinline__ void each_vector(int64_t C, F f) {
     }
 }
 
-// out (N,C), mean (N), rstd (N) as layernorm_forward. RESIDUAL: of residual (N,C) = inp + branch, which is written too.
-// CENTERED is false for RMSNorm: no mean, no bias, and norm rounded to T before it is multiplied by weight.
-// Block (32 * WARPS, rows); a row's values are read from memory once if K is not 0.
-template <bool CENTERED, bool RESIDUAL, int WARPS, int V, int K, class T>
-__global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
-    norm_forward_kernel(T* residual, T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
-                        const T* inp, const T* branch, const T* __restrict__ weight, const T* __restrict__ bias,
-                        int64_t N, int64_t C, float eps) {
-    __shared__ float scratch_mean[1][WARPS];
-    __shared__ float scratch[2][WARPS];
-    const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-    if (row >= N) return;  // only where WARPS is 1: whole warps, and no barrier follows
-    const auto each = [&](auto f) { each_vector<WARPS, V, K>(C, f); };
-    const float columns = static_cast<float>(C);
+// A row of C values, spread over the threads of WARPS warps: in their registers (x), or, where K is 0, read again from
+// memory each time.
+template <int WARPS, int V, int K, class T>
+struct NormRow {
     float x[K > 0 ? K : 1][V];
-    const T* source = inp + row * C;
-    if constexpr (RESIDUAL) {
-        // all loads before the first store: residual may be inp or branch, so the compiler cannot change their order
-        float b[K > 0 ? K : 1][V];
-        T* const sum = residual + row * C;
-        const auto write = [&](int k, int c) {
-            UNROLL for (int v = 0; v < V; ++v) x[k][v] = to_float(from_float<T>(x[k][v] + b[k][v]));
-            store(sum + c, x[k]);
-        };
-        each([&](int k, int c) {
-            load_once(x[k], source + c);
-            load_once(b[k], branch + row * C + c);
-            if constexpr (K == 0) write(k, c);
-        });
-        if constexpr (K > 0) each(write);
-        source = sum;
-    } else if constexpr (K > 0) {
-        each([&](int k, int c) { load_once(x[k], source + c); });
-    }
-    const auto again = [&](int k, int c) {
-        if constexpr (K == 0) load(x[k], source + c);
-    };
+    const T* values;
+    int64_t C;
 
-    // As on the Cpu: a mean off by the sum's roundings, then the sum of the distances from it puts it right.
+    template <class F>
+    __device__ __forceinline__ void each(F f) const {
+        each_vector<WARPS, V, K>(C, f);
+    }
+    // Calls f(x[k], c) with the values of each vector.
+    template <class F>
+    __device__ __forceinline__ void each_value(F f) {
+        each([&](int k, int c) {
+            if constexpr (K == 0) load(x[k], values + c);
+            f(x[k], c);
+        });
+    }
+};
+
+template <int WARPS, int V, int K, class T>
+__device__ __forceinline__ void load_row(NormRow<WARPS, V, K, T>& row, const T* inp) {
+    row.values = inp;
+    if constexpr (K > 0) row.each([&](int k, int c) { load_once(row.x[k], inp + c); });
+}
+
+// The row is inp + branch, which is stored as residual.
+template <int WARPS, int V, int K, class T>
+__device__ __forceinline__ void load_sum(NormRow<WARPS, V, K, T>& row, T* residual, const T* inp, const T* branch) {
+    // All loads come before the first store: residual may be inp or branch, so the compiler cannot reorder them.
+    float b[K > 0 ? K : 1][V];
+    const auto add = [&](int k, int c) {
+        UNROLL for (int v = 0; v < V; ++v) row.x[k][v] = to_float(from_float<T>(row.x[k][v] + b[k][v]));
+        store(residual + c, row.x[k]);
+    };
+    row.each([&](int k, int c) {
+        load_once(row.x[k], inp + c);
+        load_once(b[k], branch + c);
+        if constexpr (K == 0) add(k, c);
+    });
+    if constexpr (K > 0) row.each(add);
+    row.values = residual;
+}
+
+struct NormStatistics {
+    float mean, reciprocal;  // 1 / sqrt(variance + eps)
+};
+
+// Two passes, as on the Cpu: the first gives a mean that is off by the sum's rounding errors, which the sum of the
+// distances from it corrects in the second. CENTERED is false for RMSNorm, whose mean is 0.
+template <bool CENTERED, int WARPS, int V, int K, class T>
+__device__ __forceinline__ NormStatistics statistics(NormRow<WARPS, V, K, T>& row, float eps,
+                                                     float (&shared1)[1][WARPS], float (&shared2)[2][WARPS]) {
+    const float columns = static_cast<float>(row.C);
     float m = 0;
     if constexpr (CENTERED) {
         float total[1] = {};
-        each([&](int k, int c) {
-            again(k, c);
-            UNROLL for (int v = 0; v < V; ++v) total[0] += x[k][v];
-        });
-        group_sum(total, scratch_mean);
+        row.each_value([&](const float(&x)[V], int) { UNROLL for (int v = 0; v < V; ++v) total[0] += x[v]; });
+        group_sum(total, shared1);
         m = total[0] / columns;
     }
     float sums[2] = {};  // of the distances and of their squares
-    each([&](int k, int c) {
-        again(k, c);
+    row.each_value([&](const float(&x)[V], int) {
         UNROLL for (int v = 0; v < V; ++v) {
-            const float d = x[k][v] - m;
+            const float d = x[v] - m;
             sums[0] += d;
             sums[1] += d * d;
         }
     });
-    group_sum(sums, scratch);
+    group_sum(sums, shared2);
     float variance = sums[1] / columns;
     if constexpr (CENTERED) {
         const float shift = sums[0] / columns;
@@ -88,36 +101,60 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
         variance -= shift * shift;
         variance = variance < 0 ? 0 : variance;  // NaN stays
     }
-    float r = 1 / sqrtf(variance + eps);
-    if (!(variance < INFINITY)) {  // squares that overflow: of values scaled down, beside which eps is nothing
-        constexpr float down = 0x1p-64f;
-        float squares[1] = {};
-        each([&](int k, int c) {
-            again(k, c);
-            UNROLL for (int v = 0; v < V; ++v) {
-                const float d = x[k][v] * down - m * down;
-                squares[0] += d * d;
-            }
-        });
-        group_sum(squares, scratch_mean);
-        r = down / sqrtf(squares[0] / columns);
-    }
+    if (variance < INFINITY) return {m, 1 / sqrtf(variance + eps)};
+    // The squares overflow: take those of values scaled down, beside which eps is negligible.
+    constexpr float down = 0x1p-64f;
+    float squares[1] = {};
+    row.each_value([&](const float(&x)[V], int) {
+        UNROLL for (int v = 0; v < V; ++v) {
+            const float d = x[v] * down - m * down;
+            squares[0] += d * d;
+        }
+    });
+    group_sum(squares, shared1);
+    return {m, down / sqrtf(squares[0] / columns)};
+}
 
-    each([&](int k, int c) {
-        again(k, c);
+// out (C) = norm * weight + bias. RMSNorm rounds norm to T first, as torch.nn.RMSNorm does.
+template <bool CENTERED, int WARPS, int V, int K, class T>
+__device__ __forceinline__ void write_row(T* __restrict__ out, NormRow<WARPS, V, K, T>& row, NormStatistics s,
+                                          const T* __restrict__ weight, const T* __restrict__ bias) {
+    row.each_value([&](const float(&x)[V], int c) {
         float w[V], b[V], y[V];
         load_or(w, weight, c, 1);
         load_or(b, bias, c, 0);
         UNROLL for (int v = 0; v < V; ++v) {
-            y[v] = (x[k][v] - m) * r;
+            y[v] = (x[v] - s.mean) * s.reciprocal;
             if constexpr (!CENTERED) y[v] = to_float(from_float<T>(y[v]));
             y[v] = y[v] * w[v] + b[v];
         }
-        store(out + row * C + c, y);
+        store(out + c, y);
     });
+}
+
+// out (N,C), mean (N), rstd (N) as layernorm_forward; with RESIDUAL, of residual (N,C) = inp + branch, which is written
+// too. CENTERED is false for RMSNorm, which has no mean and no bias. Block (32 * WARPS, rows); a row's values are read
+// from memory once if K is not 0.
+template <bool CENTERED, bool RESIDUAL, int WARPS, int V, int K, class T>
+__global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
+    norm_forward_kernel(T* residual, T* __restrict__ out, float* __restrict__ mean, float* __restrict__ rstd,
+                        const T* inp, const T* branch, const T* __restrict__ weight, const T* __restrict__ bias,
+                        int64_t N, int64_t C, float eps) {
+    __shared__ float shared1[1][WARPS];
+    __shared__ float shared2[2][WARPS];
+    const int64_t n = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+    if (n >= N) return;  // only where WARPS is 1: whole warps, and no barrier follows
+    NormRow<WARPS, V, K, T> row;
+    row.C = C;
+    if constexpr (RESIDUAL)
+        load_sum(row, residual + n * C, inp + n * C, branch + n * C);
+    else
+        load_row(row, inp + n * C);
+    const NormStatistics s = statistics<CENTERED>(row, eps, shared1, shared2);
+    write_row<CENTERED>(out + n * C, row, s, weight, bias);
     if (threadIdx.x == 0) {
-        if constexpr (CENTERED) mean[row] = m;
-        rstd[row] = r;
+        if constexpr (CENTERED) mean[n] = s.mean;
+        rstd[n] = s.reciprocal;
     }
 }
 
@@ -144,6 +181,30 @@ void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean,
         launch_for.template operator()<packed<T>>();
     else
         launch_for.template operator()<1>();
+}
+
+// sums (2,C) = the sums of dw and of db over a block's groups of WARPS warps, added in order.
+template <int WARPS, int V, int K, int GROUPS>
+__device__ __forceinline__ void write_sums(float* sums, const float (&dw)[K][V], const float (&db)[K][V], int64_t C) {
+    const auto each = [&](auto f) { each_vector<WARPS, V, K>(C, f); };
+    if constexpr (GROUPS == 1) {
+        each([&](int k, int c) { store(sums + c, dw[k]), store(sums + C + c, db[k]); });
+    } else {
+        __shared__ float total[2][32 * WARPS * V * K];
+        for (int group = 0; group < GROUPS; ++group) {
+            if (group == static_cast<int>(threadIdx.y))
+                each([&](int k, int c) {
+                    UNROLL for (int v = 0; v < V; ++v) {
+                        total[0][c + v] = group == 0 ? dw[k][v] : total[0][c + v] + dw[k][v];
+                        total[1][c + v] = group == 0 ? db[k][v] : total[1][c + v] + db[k][v];
+                    }
+                });
+            __syncthreads();
+        }
+        const int threads = static_cast<int>(blockDim.x * blockDim.y), columns_of_both = 2 * static_cast<int>(C);
+        for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < columns_of_both; i += threads)
+            sums[i] = i < C ? total[0][i] : total[1][i - C];
+    }
 }
 
 // dinp (N,C) as layernorm_backward. Where partial is not null, block b writes what its rows give dweight to
@@ -214,24 +275,8 @@ __global__ void __launch_bounds__(32 * backward_warps)
                 store(dinp + row * C + c, dx);
             });
     }
-    if (!sums) return;
-    if constexpr (K > 0 && GROUPS == 1) {
-        each([&](int k, int c) { store(sums + c, dw[k]), store(sums + C + c, db[k]); });
-    } else if constexpr (K > 0) {
-        __shared__ float total[2][32 * WARPS * V * K];
-        for (int group = 0; group < GROUPS; ++group) {
-            if (group == static_cast<int>(threadIdx.y))
-                each([&](int k, int c) {
-                    UNROLL for (int v = 0; v < V; ++v) {
-                        total[0][c + v] = group == 0 ? dw[k][v] : total[0][c + v] + dw[k][v];
-                        total[1][c + v] = group == 0 ? db[k][v] : total[1][c + v] + db[k][v];
-                    }
-                });
-            __syncthreads();
-        }
-        const int threads = static_cast<int>(blockDim.x * blockDim.y), columns_of_both = 2 * static_cast<int>(C);
-        for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < columns_of_both; i += threads)
-            sums[i] = i < C ? total[0][i] : total[1][i - C];
+    if constexpr (K > 0) {
+        if (sums) write_sums<WARPS, V, K, GROUPS>(sums, dw, db, C);
     }
 }
 
