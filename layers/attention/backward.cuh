@@ -48,9 +48,7 @@ __global__ void __launch_bounds__(threads)
     const bf16* const base = qkv + work.qkv;
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
-        copy_rows<HS, tile_rows>(stages + stage * 2 * size, base + C, 3 * C, first, seq);
-        copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, base + 2 * C, 3 * C, first, seq);
-        commit_copies();
+        copy_keys_and_values<HS>(stages + stage * 2 * size, base, C, first, seq);
     };
 
     copy_rows<HS, queries>(stages, base, 3 * C, work.first, seq);

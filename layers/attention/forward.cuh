@@ -5,6 +5,59 @@
 
 namespace attention_mma {
 
+// s (16,16 groups) = -inf where a key comes after its query: for the warp's queries from `query` on and keys from `key`
+// on.
+template <int GROUPS>
+__device__ __forceinline__ void hide_later_keys(float (&s)[2 * GROUPS][4], int query, int key) {
+    UNROLL for (int n = 0; n < 2 * GROUPS; ++n) UNROLL for (int i = 0; i < 4; ++i) {
+        if (key + n / 2 * 16 + result_column(n % 2, i) > query + result_row(i)) s[n][i] = -INFINITY;
+    }
+}
+
+// A step of the online softmax for 16 queries: scores s become probabilities 2^(factor * (s - largest)), relative to
+// the largest score so far; sum += them, and sum and o are rescaled where this tile has a larger score than those
+// before.
+template <int HS, int GROUPS>
+__device__ __forceinline__ void softmax_step(float (&s)[2 * GROUPS][4], float (&o)[HS / 8][4], float (&largest)[2],
+                                             float (&sum)[2], float factor) {
+    UNROLL for (int half = 0; half < 2; ++half) {
+        const float before = largest[half];
+        float most = before;
+        UNROLL for (int n = 0; n < 2 * GROUPS; ++n) most = fmaxf(most, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+        largest[half] = most;
+        const float shift = most == -INFINITY ? 0 : most * factor;  // nothing visible yet, or all overflowed
+        const float rescale = exp2_approx(before * factor - shift);
+        sum[half] *= rescale;
+        UNROLL for (int n = 0; n < HS / 8; ++n) o[n][2 * half] *= rescale, o[n][2 * half + 1] *= rescale;
+        UNROLL for (int n = 0; n < 2 * GROUPS; ++n) UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            s[n][i] = exp2_approx(s[n][i] * factor - shift);
+            sum[half] += s[n][i];
+        }
+    }
+}
+
+// out (16,HS) = o / sum and logsumexp (16), for those of the 16 queries from `first` on that exist.
+template <int HS>
+__device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const float (&o)[HS / 8][4],
+                                           const float (&largest)[2], const float (&sum)[2], int first, int seq,
+                                           int64_t C, float factor) {
+    UNROLL for (int half = 0; half < 2; ++half) {
+        float total = sum[half];
+        total += __shfl_xor_sync(0xffffffff, total, 1);
+        total += __shfl_xor_sync(0xffffffff, total, 2);
+        const int t = first + result_row(2 * half);
+        if (t >= seq) continue;
+        const float inverse = 1 / total;
+        UNROLL for (int n = 0; n < HS / 8; ++n) {
+            bf16* const to = out + t * C + n * 8 + result_column(0, 0);
+            store_pair(to, o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
+        }
+        if (threadIdx.x % 4 == 0) logsumexp[t] = largest[half] * factor * ln2 + logf(total);
+    }
+}
+
 // out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp has 16 M queries, whose fragments stay in registers;
 // tiles of keys and values pass by, the next one on its way while one is worked on. factor: log2(e) / sqrt(HS). Sums
 // are kept relative to 2^(factor * largest), the largest score so far.
@@ -19,9 +72,7 @@ __global__ void __launch_bounds__(threads)
     const bf16* const base = qkv + work.qkv;
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
-        copy_rows<HS, tile_rows>(stages + stage * 2 * size, base + C, 3 * C, first, seq);
-        copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, base + 2 * C, 3 * C, first, seq);
-        commit_copies();
+        copy_keys_and_values<HS>(stages + stage * 2 * size, base, C, first, seq);
     };
 
     copy_rows<HS, queries>(stages + 2 * size, base, 3 * C, work.first, seq);
@@ -50,27 +101,9 @@ __global__ void __launch_bounds__(threads)
                 UNROLL for (int m = 0; m < M; ++m) multiply(s[m][2 * group], s[m][2 * group + 1], q[m][k], b);
             }
         }
-        if (DIAGONAL)
-            UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < 2 * groups; ++n)
-                UNROLL for (int i = 0; i < 4; ++i) if (first + n / 2 * 16 + result_column(n % 2, i) >
-                                                       warp_first + 16 * m + result_row(i)) s[m][n][i] = -INFINITY;
-        UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
-            const float before = largest[m][half];
-            float most = before;
-            UNROLL for (int n = 0; n < 2 * groups; ++n) {
-                most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-            }
-            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
-            largest[m][half] = most;
-            const float shift = most == -INFINITY ? 0 : most * factor;  // nothing visible yet, or all overflowed
-            const float rescale = exp2_approx(before * factor - shift);
-            sum[m][half] *= rescale;
-            UNROLL for (int n = 0; n < HS / 8; ++n) o[m][n][2 * half] *= rescale, o[m][n][2 * half + 1] *= rescale;
-            UNROLL for (int n = 0; n < 2 * groups; ++n) UNROLL for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                s[m][n][i] = exp2_approx(s[m][n][i] * factor - shift);
-                sum[m][half] += s[m][n][i];
-            }
+        UNROLL for (int m = 0; m < M; ++m) {
+            if (DIAGONAL) hide_later_keys<groups>(s[m], warp_first + 16 * m, first);
+            softmax_step<HS, groups>(s[m], o[m], largest[m], sum[m], factor);
         }
         unsigned last[M][4];  // p of the groups on the diagonal, which come after the others
         UNROLL for (int group = 0; group < groups; ++group) {
@@ -112,19 +145,8 @@ __global__ void __launch_bounds__(threads)
             work_on.template operator()<true>(keys, values, first);
     }
 
-    UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
-        float total = sum[m][half];
-        total += __shfl_xor_sync(0xffffffff, total, 1);
-        total += __shfl_xor_sync(0xffffffff, total, 2);
-        const int t = warp_first + 16 * m + result_row(2 * half);
-        if (t >= seq) continue;
-        const float inverse = 1 / total;
-        UNROLL for (int n = 0; n < HS / 8; ++n) {
-            bf16* const to = out + work.out + t * C + n * 8 + result_column(0, 0);
-            store_pair(to, o[m][n][2 * half] * inverse, o[m][n][2 * half + 1] * inverse);
-        }
-        if (threadIdx.x % 4 == 0) logsumexp[work.head * seq + t] = largest[m][half] * factor * ln2 + logf(total);
-    }
+    UNROLL for (int m = 0; m < M; ++m) write_rows<HS>(out + work.out, logsumexp + work.head * seq, o[m], largest[m],
+                                                      sum[m], warp_first + 16 * m, seq, C, factor);
 }
 
 // Returns whether it could.

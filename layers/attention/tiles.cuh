@@ -32,6 +32,14 @@ __device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_
             copy_async(tile + at<HS>(i + row, chunk + c), from + c * 8, first + row + i < seq);
 }
 
+// Begins to copy a tile of keys, and one of values behind it, of the head whose queries begin at base.
+template <int HS>
+__device__ __forceinline__ void copy_keys_and_values(bf16* tiles, const bf16* base, int64_t C, int first, int seq) {
+    copy_rows<HS, tile_rows>(tiles, base + C, 3 * C, first, seq);
+    copy_rows<HS, tile_rows>(tiles + tile_rows * HS, base + 2 * C, 3 * C, first, seq);
+    commit_copies();
+}
+
 // --- factors of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
 // a (16,16), the left factor
 template <int HS>
