@@ -40,6 +40,19 @@ inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) 
     return denominator;
 }
 
+// Calls f(begin, end, logits) for each chunk of rows, when the logits (end - begin, V) of rows [begin, end) are
+// computed.
+template <class F>
+void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int64_t C, int64_t V, const F& f) {
+    float* const logits = dev.shared(shared_floats(N, V));
+    for (int64_t i = 0; i < chunks(N, V); ++i) {
+        const gemm::Range rows = gemm::part_of(N, chunks(N, V), i);
+        gemm::multiply<gemm::Order::k_last, gemm::Order::k_last>(dev, rows.size(), V, C, inp + rows.begin * C, C,
+                                                                 weight, C, logits, V, gemm::Store::set);
+        f(rows.begin, rows.end, logits);
+    }
+}
+
 }  // namespace classifier
 
 // logits (V) = inp (C) · weight (Vp,C)ᵀ
@@ -52,18 +65,11 @@ inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const f
 inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const float* weight, const int32_t* targets,
                                int64_t N, int64_t C, int64_t V) {
     const Timed timed(dev, "classifier_forward", 2 * product(N, C, V), 0);
-    using enum gemm::Order;
-    const int64_t chunks = classifier::chunks(N, V);
-    float* const logits = dev.shared(classifier::shared_floats(N, V));
-    for (int64_t i = 0; i < chunks; ++i) {
-        const auto part = gemm::part_of(N, chunks, i);
-        const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings
-        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, inp + begin * C, C, weight, C, logits, V,
-                                       gemm::Store::set);
+    classifier::each_chunk(dev, inp, weight, N, C, V, [=](int64_t begin, int64_t end, float* logits) {
 #pragma omp parallel for schedule(static)
         for (int64_t n = begin; n < end; ++n)
             classifier::softmax_row(logits + (n - begin) * V, V, targets[n], losses + n);
-    }
+    });
 }
 
 // forward: losses = log(sum of e^logits) - logits[target]
@@ -74,13 +80,7 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
                                         float scale, bool accumulate = true) {
     const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
     using enum gemm::Order;
-    const int64_t chunks = classifier::chunks(N, V);
-    float* const logits = dev.shared(classifier::shared_floats(N, V));
-    for (int64_t i = 0; i < chunks; ++i) {
-        const auto part = gemm::part_of(N, chunks, i);
-        const int64_t begin = part.begin, end = part.end;  // named: clang captures no structured bindings
-        const float* const x = inp + begin * C;
-        gemm::multiply<k_last, k_last>(dev, end - begin, V, C, x, C, weight, C, logits, V, gemm::Store::set);
+    classifier::each_chunk(dev, inp, weight, N, C, V, [=, &dev](int64_t begin, int64_t end, float* logits) {
 #pragma omp parallel for schedule(static)
         for (int64_t n = begin; n < end; ++n) {
             float* const row = logits + (n - begin) * V;
@@ -90,7 +90,7 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
         }
         gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C,
                                         gemm::Store::set);
-        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, x, C, dweight, C,
-                                         accumulate || i > 0 ? gemm::Store::add : gemm::Store::past_caches);
-    }
+        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, inp + begin * C, C, dweight, C,
+                                         accumulate || begin > 0 ? gemm::Store::add : gemm::Store::past_caches);
+    });
 }

@@ -26,21 +26,8 @@ if [ $# = 0 ]; then
 fi
 for arch; do flags+=(-gencode "arch=compute_${arch#sm_},code=$arch"); done
 
-passed=0 failed=0 skipped=0
-check() { # what, command
-    local what=$1
-    shift
-    if "$@" >"$out/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok   $what"
-        return 0
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what"
-        grep -v '^ptxas info' "$out/log" | head -n 40
-        return 1
-    fi
-}
+log=$out/log
+source scripts/checks.sh
 # From ptxas' report on each kernel: how many there are, the most registers, and those with something in local memory.
 report() { # log
     awk '/Compiling entry function/ { name = $0; sub(/.*function /, "", name); kernels++ }
@@ -57,8 +44,7 @@ for source in dev/test/cuda/*_test.cpp dev/*_cuda/ladder.cpp; do
     [[ $name = cuda_broken* || $name = cuda_emulator* || $name = cuda_cublaslt* ]] && continue # of the emulator itself
     [ "$name" != cuda_ladder ] || name=ladder_$(basename "$(dirname "$source")")
     if [ -z "$gpu$ALL" ] && [[ $name != cuda_model_test && $name != cuda_layernorm_test ]]; then
-        skipped=$((skipped + 1))
-        echo "skip $name: no GPU here to run it on; ALL=1 compiles it"
+        skip "$name" 'no GPU here to run it on; ALL=1 compiles it'
         continue
     fi
     names+=("$name") sources+=("$source")
@@ -79,18 +65,16 @@ compiled() { # name
 for name in "${names[@]}"; do
     check "$name compiles" compiled "$name" || continue
     [[ $name != ladder_* ]] || continue
-    tr -d "'" <"$out/log" | c++filt >"$out/$name.log"
+    tr -d "'" <"$log" | c++filt >"$out/$name.log"
     check "$name: nothing in local memory" report "$out/$name.log"
-    tail -n 1 "$out/log"
+    tail -n 1 "$log"
     check "$name links" "$nvcc" "$out/$name.o" build/native/io/*/*.o build/native/layers/*.o \
         build/native/device/cpu/*.o build/native/device/cpu/gemm/*.o \
         -lgtest_main -lgtest -lgomp -lpcre2-8 -lz -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" timeout 600 "$out/$name"
     else
-        skipped=$((skipped + 1))
-        echo "skip $name: no GPU here to run it on"
+        skip "$name" 'no GPU here to run it on'
     fi
 done
-echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
-[ $failed = 0 ]
+print_counts

@@ -15,26 +15,9 @@ unset MAKEFLAGS MAKELEVEL # make check-gpu's: builds here are to use all cores
 PATH=$PATH:/usr/local/cuda/bin
 smi() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
 gpu=$(smi name)
-passed=0 failed=0 skipped=0
 log=$(mktemp) data=$(mktemp -d)
 trap 'rm -rf "$log" "$data"' EXIT
-skip() { # what, why
-    skipped=$((skipped + 1))
-    echo "skip $1: $2"
-}
-check() { # what, command
-    local what=$1
-    shift
-    if "$@" >"$log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok   $what"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $what"
-        tail -n 30 "$log"
-        return 1
-    fi
-}
+source scripts/checks.sh
 counted() { # a command that ends with "N passed, N failed[, N skipped]"
     "$@" | tee "$log"
     if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)?$ ]]; then
@@ -214,5 +197,4 @@ for part; do
     echo "== $part"
     part_"$part"
 done
-echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
-[ $failed = 0 ]
+print_counts
