@@ -1,5 +1,5 @@
 // Causal multi-head self-attention (Vaswani et al. 2017). qkv (B,T,3C) holds q, k, v of NH heads of C/NH channels each.
-// What is saved for the backward is one number a row, the log of the softmax's denominator (Dao et al. 2022), not T x T
+// For the backward, one number per row is saved, the log of the softmax's denominator (Dao et al. 2022), not T x T
 // probabilities.
 #pragma once
 

@@ -1,22 +1,22 @@
 // Causal attention on the Cpu, after FlashAttention (Dao et al. 2022): a thread takes one head of one sequence, and of
-// its T x T scores only those of a block of ROWS queries x KEYS keys exist at a time.
+// its T x T scores only a block of ROWS queries x KEYS keys exists at a time.
 //
-// The unit of work is a tile's MR queries: their scores with a block's keys, what the softmax makes of these, and the
-// sum over keys that follows all happen while these scores are in L1. With AVX-512 and hs = 64 that is 12 x 400 floats
-// (19 KiB) beside a panel of 32 keys (8 KiB). A block's keys and values (96 KiB each) stay in L2, with the 96 rows of
-// probabilities and of scores' gradients (150 KiB each) that the backward's sums over queries read. All that grows with
-// T are copies of keys and values, packed once as their block comes up, and the backward's dk and dv.
+// The unit of work is a tile of MR queries: their scores with the keys of a block, the softmax of these, and the sum
+// over keys all happen while the scores are in L1. With AVX-512 and hs = 64 that is 12 x 400 floats (19 KiB) beside a
+// panel of 32 keys (8 KiB). The keys and values of a block (96 KiB each) stay in L2, with the 96 rows of probabilities
+// and of gradients of scores (150 KiB each) that the backward's sums over queries read. Only the packed keys and
+// values, packed once when their block is reached, and the backward's dk and dv grow with T.
 //
-// Little right of the diagonal is computed: scores end with the vector that a tile's last query needs; sums over keys
-// (over queries) end (begin) with the triangle on the diagonal. So NaN reaches only those who see it.
+// Little is computed right of the diagonal: scores end with the vector that the last query of a tile needs; sums over
+// keys (over queries) end (begin) with the triangle on the diagonal. So a NaN reaches only the queries that see it.
 //
-// Products are of words (gemm_cpu.h), floats or pairs of bf16; all between them is fp32. Pairs of keys or queries that
-// the diagonal parts are cut on both sides, or a NaN in the half that counts nothing would.
+// Matmuls are of words (device/cpu/gemm/words.h), floats or pairs of bf16; everything between them is fp32. Pairs of
+// keys or queries that the diagonal divides are split, or a NaN in the half that does not count would count.
 //
-// A head's rows are far from each other, and a small model's in the cache of the core that wrote them, so that the CPU
-// does not see them coming: they are asked for while the tile 96 rows before is computed. Not many at a time: what
-// exceeds the misses that a core can have open is forgotten. For that a thread's heads follow each other, by a static
-// schedule.
+// The rows of a head lie far apart, and in a small model in the cache of the core that wrote them, so hardware
+// prefetching does not find them: they are prefetched while the tile 96 rows before is computed, few at a time, as a
+// core drops prefetches beyond the misses it can have outstanding. For that, a thread's heads follow each other (static
+// schedule).
 #include "layers/attention_cpu.h"
 
 #include <limits>

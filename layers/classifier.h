@@ -1,5 +1,5 @@
-// The classifier: logits = inp · weightᵀ over the V tokens that exist (rows V … Vp-1 of weight are padding and stay
-// out), and the cross-entropy of their softmax. Logits are made a few rows at a time and never all kept. inp (N,C),
+// The classifier: logits = inp · weightᵀ over the V tokens that exist (rows V … Vp-1 of weight are padding and are left
+// out), and the cross-entropy of their softmax. Logits are computed a few rows at a time and never all kept. inp (N,C),
 // weight (Vp,C), targets (N) in 0 … V-1.
 #pragma once
 

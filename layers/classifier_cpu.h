@@ -1,4 +1,4 @@
-// The classifier on the Cpu: a chunk of rows at a time, logits turned into their gradient where they lie.
+// The classifier on the Cpu: a chunk of rows at a time; logits are replaced by their gradient in place.
 #pragma once
 
 #include "layers/classifier.h"
@@ -7,15 +7,16 @@
 
 namespace classifier {
 
-// Rows of logits made at a time: at most 64 MiB of them, or the logits of a large vocabulary would take most of the
-// memory. N rows are cut into nearly equal chunks.
+// Logits are computed for at most 64 MiB of rows at a time: those of a large vocabulary would take most of the memory.
+// N rows are cut into nearly equal chunks.
 inline int64_t most_rows(int64_t V) { return std::max<int64_t>(64, (int64_t{16} << 20) / V); }
 inline int64_t chunks(int64_t N, int64_t V) { return gemm::ceil_div(N, most_rows(V)); }
 
 // Floats of Cpu::shared() for at most N rows: fewer rows may make a larger chunk than N do.
 inline int64_t shared_floats(int64_t N, int64_t V) { return std::min(N, most_rows(V)) * V; }
 
-// The denominator is summed in runs of so many terms: where all are near equal, roundings of one long sum go one way.
+// The denominator is summed in runs of this many terms: where all terms are nearly equal, the rounding errors of one
+// long sum would all have the same sign.
 constexpr int64_t run = 1024;
 
 // Turns one row of V logits into e^(logit - largest) and returns their sum; `loss` = log(sum of e^logits) -

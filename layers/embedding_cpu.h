@@ -21,9 +21,10 @@ inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const
 }
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
-// A thread takes a strip of channels of all rows: no two threads add to the same place. Yet each core's prefetching
-// reaches into its neighbour's strip: so rows are added in order of their position, as by sequences dwpe's lines would
-// go to and fro (small models took two to three times as long), and dwte's lines are asked for to be written.
+// A thread takes a strip of channels of all rows, so no two threads add to the same place. The hardware prefetcher of a
+// core reaches into the neighbouring strip, though. Therefore rows are added in order of position (in order of
+// sequences, lines of dwpe would move between the cores: small models took two to three times as long), and lines of
+// dwte are prefetched for writing.
 inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
                                int64_t T, int64_t C) {
     const Timed timed(dev, "embedding_backward", 0, 12 * product(B, T, C));

@@ -1,4 +1,4 @@
-// Layer normalisation on the Cuda device, and RMS normalisation (layers/rmsnorm.cuh), which is the same without the
+// Layer normalization on the Cuda device, and RMS normalization (layers/rmsnorm.cuh), which is the same without the
 // mean. T is how tensors are stored, float or bf16, but the parameters' gradients, which are float; all is computed in
 // fp32.
 #pragma once

@@ -1,5 +1,5 @@
-// Layer normalisation over the last C values (Ba, Kiros & Hinton 2016), as torch.nn.LayerNorm.
-// The derivation of the backward is in dev/layernorm/README.md.
+// Layer normalization over the last C values (Ba, Kiros & Hinton 2016), as torch.nn.LayerNorm. The derivation of the
+// backward is in dev/layernorm/README.md.
 #pragma once
 
 #include <cmath>

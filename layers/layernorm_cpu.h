@@ -1,4 +1,5 @@
-// Layer normalisation on the Cpu: a row stays in L1 or L2 for its two passes; memory sees it once. S is float or bf16.
+// Layer normalization on the Cpu: a row stays in L1 or L2 for its two passes and is read from memory once. S is float
+// or bf16.
 #pragma once
 
 #include "layers/layernorm.h"
@@ -7,11 +8,13 @@
 
 namespace layernorm_cpu {
 
-// Sums over a row that give its mean and variance: about a value near the mean, sums of squares lose nothing.
+// Sums over a row that give its mean and variance. They are taken about a value near the mean, where sums of squares
+// lose no precision.
 struct Moments {
     float near, rest, squares;
 };
-// The same while a row is walked. Not what functions return: eight vectors would go through memory.
+// The same sums in vectors, while a row is read. Functions do not return them: GCC returns structs of vectors through
+// memory.
 struct MomentVectors {
     float near;
     simd::vfloat rest[4]{}, squares[4]{};
@@ -44,7 +47,7 @@ Moments moments_about(float near, const Row& x, int64_t C) {
     return moments.total();
 }
 
-// The mean of the first elements, which usually is near the row's.
+// The mean of the first elements, which is usually near the row's mean.
 template <class Row>
 float guess(const Row& x, int64_t C) {
     const int64_t few = std::min<int64_t>(C, 4 * simd::W);
@@ -53,8 +56,8 @@ float guess(const Row& x, int64_t C) {
     return sum(total) / static_cast<float>(few);
 }
 
-// out = (x - m) * r * weight + bias, residual = x if not null, and the moments of the row that comes next. Arguments,
-// not captures: those would be loaded again after each store, as a vector may alias anything.
+// out = (x - m) * r * weight + bias, residual = x if not null; returns the moments of the next row. Its inputs are
+// arguments, not captures, which would be loaded again after each store, as a vector may alias anything.
 template <class Row, class S>
 Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, const S* weight, const S* bias, int64_t C,
                    bool past) {

@@ -1,5 +1,5 @@
-// Linear layers, as torch.nn.Linear, with what follows them fused in: GELU, or the residual's addition.
-// inp (N,C), weight (OC,C), bias (OC) or null, out (N,OC).
+// Linear layers, as torch.nn.Linear, with fused epilogues: GELU, or the residual addition. inp (N,C), weight (OC,C),
+// bias (OC) or null, out (N,OC).
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ void matmul_forward(Reference<T>&, T* out, const T* inp, const T* weight, const 
 
 // forward: out = inp · weightᵀ + bias
 // dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
-// Where accumulate is false dweight is =, which saves zeroing and reading it; dbias is += always.
+// Without `accumulate`, dweight is =, which saves zeroing and reading it; dbias is always +=.
 template <class T>
 void matmul_backward(Reference<T>&, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp, const T* weight,
                      int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
@@ -48,7 +48,7 @@ void matmul_gelu_forward(Reference<T>& dev, T* out, T* pre, const T* inp, const 
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
 // dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
-// Where inp is null it is made again, in pre's place.
+// If inp is null it is recomputed, in the place of pre.
 template <class T>
 void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, T* pre,
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {

@@ -1,4 +1,4 @@
-// Linear layers on the Cpu: each is one product (multiply_cpu.h) with what follows it done while a tile is in L1.
+// Linear layers on the Cpu: each is one matmul (device/cpu/gemm/multiply.h) whose epilogue runs while a tile is in L1.
 #pragma once
 
 #include "layers/gelu_cpu.h"
@@ -60,7 +60,7 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
 }
 
 // dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
-// Where inp is null it is made again, in pre's place, while pre is at hand.
+// If inp is null it is recomputed, in the place of pre, while pre is in the cache.
 inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
                                  const float* inp, float* pre, const float* weight, int64_t N, int64_t C, int64_t OC,
                                  bool accumulate = true) {

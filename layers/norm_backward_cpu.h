@@ -5,13 +5,13 @@
 
 namespace norm_cpu {
 
-// Sums over a row of dnorm and of dnorm * norm. Not vectors of them: those go through memory to whom they are returned.
+// Sums over a row of dnorm and of dnorm * norm. Scalars on purpose: GCC returns structs of vectors through memory.
 struct Sums {
     float dnorm, dnorm_norm;
 };
 
-// A row of dout and inp, and where dinp and dresidual have theirs. Mean: as LayerNorm has it; without it norm is
-// inp * r, and neither sum(dnorm) nor db is there.
+// A row of dout and inp, and the places of its dinp and dresidual. With Mean, as in LayerNorm; without it norm is inp *
+// r, and there is no sum(dnorm) and no db.
 template <bool Mean, class S>
 struct Row {
     const S *dout, *inp, *dresidual;
@@ -23,10 +23,10 @@ struct Row {
     }
 };
 
-// Of row `next`, while memory brings it: the sums, and += its part of dw (C) and db (C). Of `row`, from the caches:
-// dinp = dresidual + r * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)), given its sums.
-// Of each vector all is loaded before anything is stored: with rows of whole pages a load just behind a store would
-// wait for it, as the CPU compares the lowest 12 bits of their addresses first.
+// Reads row `next` from memory: computes its sums, and adds its part to dw (C) and db (C). Finishes `row` from the
+// caches: dinp = dresidual + r * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)), given its sums.
+// All loads of a vector come before its stores: with rows of whole pages, a load just behind a store would wait for it,
+// as the CPU first compares the lowest 12 bits of their addresses.
 template <bool Mean, bool Finish, bool Next, class S>
 Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, float* dw, float* db, const S* weight,
                      int64_t C, bool past) {

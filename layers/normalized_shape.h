@@ -1,4 +1,4 @@
-// How a norm sees its input: as rows, each normalised by itself.
+// How a norm sees its input: as rows, each normalized by itself.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Root-mean-square normalisation on the Cuda device: layernorm's kernels without mean and bias.
+// Root-mean-square normalization on the Cuda device: layernorm's kernels without mean and bias.
 #pragma once
 
 #include "layers/layernorm.cuh"

@@ -1,4 +1,4 @@
-// Root-mean-square normalisation (Zhang & Sennrich 2019), as torch.nn.RMSNorm: layernorm without mean and bias.
+// Root-mean-square normalization (Zhang & Sennrich 2019), as torch.nn.RMSNorm: layernorm without mean and bias.
 // A, S, N and C as in layers/layernorm.h.
 #pragma once
 

@@ -1,4 +1,4 @@
-// RMS normalisation on the Cpu, as layers/layernorm_cpu.h.
+// RMS normalization on the Cpu, as layers/layernorm_cpu.h.
 #pragma once
 
 #include "layers/norm_backward_cpu.h"

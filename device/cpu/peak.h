@@ -1,5 +1,5 @@
-// What this machine can do at best, measured: the ceilings that speeds are given as a share of. Clocks and neighbours
-// vary: a share means something only if its peak was measured beside it, in turn with the work (dev/harness.h).
+// The measured peak of this machine, which speeds are given as a share of. Clocks and other tenants vary, so a share
+// means something only if its peak is measured beside it, in turn with the work (dev/harness.h).
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ struct Effort {
 constexpr Effort quick{0.005, 3};     // when a run starts
 constexpr Effort thorough{0.020, 3};  // beside what make bench times
 
-// FLOP/s of all threads together. Each of them calls `work`, which returns the FLOP that it did, for a while before the
-// clock starts: the threads are then awake, and their cores at the clock that such work gives them. A loop of under a
-// millisecond that began with sleeping threads gave down to 60 % of the peak.
+// FLOP/s of all threads together. Each thread calls `work`, which returns the FLOP it has done, for a while before the
+// clock starts, so that threads are awake and their cores run at the clock rate for such work. A loop of less than a
+// millisecond that began with sleeping threads gave as little as 60 % of the peak.
 template <class Work>
 double rate_of_threads(const Work& work, Effort effort) {
     double best = 0, flops = 0, start = 0;
@@ -55,8 +55,8 @@ double rate_of_threads(const Work& work, Effort effort) {
     return best;
 }
 
-// Fused multiply-adds on registers alone; two FLOP for each lane of one. z = z² + c stays within [-2, 2] and never
-// settles for c around -1.85: bits toggle as they do in real work.
+// FMAs on registers alone; two FLOP per lane. z = z² + c stays within [-2, 2] and never settles for c around -1.85, so
+// bits toggle as in real work.
 inline double fma_work() {
 #if defined(__AVX512F__) || defined(__ARM_NEON)
     constexpr int chains = 24;  // more than latency times units; of 32 registers
@@ -82,7 +82,7 @@ inline double fma_peak(Effort effort) { return rate_of_threads(fma_work, effort)
 
 inline double peak_of_kind(gemm::Floats, Effort effort) { return fma_peak(effort); }
 
-// The same for products of other kinds, of factors that stay in L1.
+// The same for the other kinds of matmul, with operands that stay in L1.
 #if defined(__AVX512BF16__)
 inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
     using namespace gemm;
@@ -117,7 +117,7 @@ double peak_of_kind(amx::Planes<planes>, Effort effort) {
 }
 #endif
 
-// Copying 256 MiB with streaming stores on all threads; bytes/s read and written.
+// Copies 256 MiB with streaming stores on all threads: bytes/s read and written.
 class CopyPeak {
     static constexpr int64_t n = int64_t{32} << 20;
 
@@ -150,7 +150,7 @@ private:
     const HostBuffer<float> from_ = host_allocate<float>(n), to_ = host_allocate<float>(n);
 };
 
-// What matrix products of this kind can reach at best.
+// The peak for matmuls of this kind.
 inline double measure_peak(Products products, Effort effort) {
     constexpr int64_t large = 1024;
     return gemm::for_kind(gemm::chosen(products, large, large), [&](auto kind) { return peak_of_kind(kind, effort); });

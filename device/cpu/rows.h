@@ -1,5 +1,5 @@
-// What the layers that work on rows share on the Cpu: walking a row, streaming stores, and sums over rows whose bits do
-// not depend on the number of threads.
+// Shared by the layers that work on rows: loops over a row, streaming stores, and sums over rows whose bits do not
+// depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include "device/cpu/prefetch.h"
 #include "device/cpu/simd.h"
 
-// Calls f(c, n, k) for each vector of a row of C values: it starts at c and has n values (W or more: all lanes), and k
-// is its place among four, so that a sum in four parts need not wait for each addition before the next.
+// Calls f(c, n, k) for each vector of a row of C values. The vector starts at c and has n values (W or more: all
+// lanes). k counts from 0 to 3, so that a sum can have four parts, whose additions do not wait for each other.
 template <class F>
 [[gnu::always_inline]] inline void each_vector(int64_t C, const F& f) {
     int64_t c = 0;
@@ -21,12 +21,13 @@ template <class F>
     }
     for (; c < C; c += simd::W) f(c, C - c, 0);
 }
-// Of such parts. Always inline, as is each_vector: their address, once given away, would keep them in memory.
+// The sum of such parts. Always inline, as each_vector is: passing the address of the parts to a function would keep
+// them in memory.
 [[gnu::always_inline]] inline float sum(const simd::vfloat (&parts)[4]) {
     return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
 
-// f(i) for i = 0 … n - 1, on all threads. What f stores with streaming stores every thread may read afterwards.
+// Calls f(i) for i = 0 … n - 1 on all threads. Every thread may then read what f wrote by streaming stores.
 template <class F>
 void parallel_for(int64_t n, const F& f) {
 #pragma omp parallel
@@ -37,8 +38,9 @@ void parallel_for(int64_t n, const F& f) {
     }
 }
 
-// Two passes over each row, of which memory sees one and never waits: while a row is finished from the caches, the sums
-// that the next one needs are taken. first(row) gives a row's sums; finish(row, next, sums) the next one's.
+// Runs two passes over each row but reads it from memory once: while a row is finished from the caches, the sums for
+// the next row are computed. first(row) returns the sums of a row; finish(row, next, sums) returns those of the next
+// row.
 template <class First, class Finish>
 void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
 #pragma omp parallel
@@ -53,15 +55,15 @@ void each_row_and_next(int64_t N, const First& first, const Finish& finish) {
     }
 }
 
-// Whether the rows of a result start on a vector's boundary, as those stored past the caches must.
+// Whether the rows of a result start on a vector boundary, as streaming stores require.
 template <class S>
 bool rows_aligned(const S* out, int64_t C) {
     constexpr int64_t vector = simd::W * static_cast<int64_t>(sizeof(S));
     return reinterpret_cast<uintptr_t>(out) % vector == 0 && C % simd::W == 0;
 }
-// Whether a result is to be stored past the caches: it is too large to be still there when it is read, so that to load
-// its lines before overwriting them is a waste. Measured with the matmul that reads it: 12 MiB so stored cost both 6 %
-// more time, 24 MiB 1 % less; layernorm alone gains 40 % on 24 MiB.
+// Whether to write a result by streaming stores: it is so large that it would leave the caches before it is read, and
+// loading its lines before overwriting them is wasted. Measured together with the matmul that reads it: 12 MiB written
+// this way took 6 % more time, 24 MiB 1 % less; layernorm alone gains 40 % on 24 MiB.
 template <class S>
 bool past_caches(const S* out, int64_t N, int64_t C) {
     return rows_aligned(out, C) && product(N, C) * sizeof(S) >= 16 << 20;
@@ -71,7 +73,7 @@ inline void store_row(S* p, simd::vfloat v, int64_t n, bool past) {
     past ? simd::stream(p, v) : simd::store_n(p, v, n);
 }
 
-// 1 / sqrt(mean of (x - m)² + eps) where the squares overflow; x(c, n) is the row.
+// 1 / sqrt(mean of (x - m)² + eps) of a row x(c, n) whose squares overflow.
 template <class Row>
 float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
     constexpr float down = 0x1p-64f;
@@ -84,11 +86,11 @@ float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
     return static_cast<float>(1 / std::sqrt(mean + static_cast<double>(eps)));
 }
 
-// visit(row, end, s1, s2) for each run of rows: it adds what rows from row to end have to s1 (C) and s2 (C). Then
-// sum1 (C) += the s1, sum2 (C) += the s2; either may be null. N rows are cut into at most 64 runs, by N alone, which
-// have sums of their own that are added in order. A run has 32 rows or more, or its sums would cost as much as the
-// rows: with 8 instead, layernorm's backward is a third slower for 256 rows of 768. Where that leaves 16 runs for the
-// threads it has up to 128: its sums cost as much of memory's time as 2 rows.
+// sum1 (C) += and sum2 (C) += sums over N rows; either may be null. visit(row, end, s1, s2) is called for each run of
+// rows and adds what rows [row, end) contribute to s1 (C) and s2 (C).
+// Rows are cut into at most 64 runs, by N alone; the sums of the runs are added in order. A run has at least 32 rows,
+// or its sums would cost as much as its rows: with 8 rows, layernorm's backward is a third slower for 256 rows of 768.
+// Where N allows 16 runs for the threads, a run has up to 128 rows: its sums cost as much memory traffic as 2 rows.
 struct RowRuns {
     int64_t rows, runs, stride;  // rows of a run, runs, and floats from one sum to the next
     RowRuns(int64_t N, int64_t C)

@@ -1,5 +1,5 @@
-// One vector of floats, as wide as the CPU that we compile for has it, and the few operations the layers need.
-// GCC's vector types bring + - * / and comparisons on every width; only what they lack is spelled out per width.
+// One vector of floats, as wide as the target CPU has it, and the few operations that the layers need. GCC's vector
+// types bring + - * / and comparisons at every width; only what they lack is written per width.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ inline vfloat load(const float* p) {
 }
 inline void store(float* p, vfloat v) { std::memcpy(p, &v, sizeof v); }
 
-// The first n lanes (0 <= n <= W; more counts as W), zeros behind; memory past them is not touched.
+// Loads the first n lanes (0 <= n <= W; more counts as W) and zeros in the others. Memory behind them is not read.
 inline vfloat load_n(const float* p, int64_t n) {
 #if defined(__AVX512F__)
     return n >= W ? load(p) : (vfloat)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
@@ -62,7 +62,7 @@ inline void store_n(float* p, vfloat v, int64_t n) {
 #endif
 }
 
-// v's first n lanes, `rest` in the others.
+// The first n lanes of v, `rest` in the others.
 inline vfloat first(vfloat v, int64_t n, float rest = 0) {
     if (n >= W) return v;
     vint lane{};
@@ -82,8 +82,9 @@ inline void stream(float* p, vfloat v) {
 #endif
 }
 
-// Orders this thread's streaming stores before its later stores, by which it tells others that it is done. On x86 they
-// are weakly ordered: a barrier alone need not do it (libgomp's, a locked instruction, does; LLVM's may not).
+// Orders this thread's streaming stores before its later stores, such as those that signal a barrier. On x86, streaming
+// stores are weakly ordered and a barrier alone need not order them (libgomp's does, as it uses a locked instruction;
+// LLVM's may not).
 inline void stream_fence() {
 #if defined(__AVX2__)
     _mm_sfence();
@@ -102,8 +103,8 @@ inline vfloat fma(vfloat a, vfloat b, vfloat c) {  // a * b + c
 #endif
 }
 
-// p[i] = f(p[i], i, left) for a row of n floats, a vector at a time, of which `left` lanes, W or fewer, are there.
-// Three vectors, as a tile of a matrix product has them, stand in one turn of the loop.
+// p[i] = f(p[i], i, left) for a row of n floats, one vector at a time, of which `left` lanes (W or fewer) exist. Three
+// vectors per iteration, as many as a matmul tile has.
 template <class F>
 inline void map(float* p, int64_t n, const F& f) {
     int64_t i = 0;
@@ -121,7 +122,8 @@ inline vfloat sqrt(vfloat v) {
 #endif
 }
 
-// NaN in b wins: max(bound, x) keeps a NaN x visible. GCC turns the comparison into a mask and a blend: two operations.
+// A NaN in b wins: max(bound, x) keeps a NaN x visible. GCC turns the comparison into a mask and a blend: two
+// operations.
 inline vfloat max(vfloat a, vfloat b) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
@@ -137,7 +139,7 @@ inline vfloat min(vfloat a, vfloat b) {
 #endif
 }
 
-// Lane i of the result is lane from(i) of a, or lane from(i) - W of b from W on. GCC has clang's builtin too, but nvcc
+// Lane i of the result is lane from(i) of a or, from W on, lane from(i) - W of b. GCC has clang's builtin too, but nvcc
 // up to CUDA 12 does not know it.
 #if defined(__clang__)
 template <class From, int... I>
@@ -157,13 +159,13 @@ inline vfloat shuffle(vfloat a, vfloat b, From from) {
 }
 #endif
 
-// Lanes i and i ^ D change places.
+// Swaps lanes i and i ^ D.
 template <int D>
 inline vfloat swap_lanes(vfloat v) {
     return shuffle(v, v, [](int i) { return i ^ D; });
 }
 
-// Sum and largest of the lanes, always in the same order: halves onto halves.
+// The sum and the maximum of the lanes, always in the same order: halves onto halves.
 inline float sum(vfloat v) {
     if constexpr (W > 8) v += swap_lanes<8>(v);
     if constexpr (W > 4) v += swap_lanes<4>(v);
@@ -179,7 +181,7 @@ inline float max(vfloat v) {
     return v[0];
 }
 
-// Lanes of b whose number lacks bit D change places with lanes of a whose number has it.
+// Swaps the lanes of b whose index lacks bit D with the lanes of a whose index has it.
 template <int D>
 inline void exchange(vfloat& a, vfloat& b) {
     const vfloat x = a, y = b;
@@ -208,7 +210,7 @@ void transpose(float* out, int64_t ld_out, int64_t n, const Row& row) {
         if (i < n) store(out + i * ld_out, rows[i]);
 }
 
-// x * 2^n for whole numbers n from -151 to 129. Denormal results come out rounded, not flushed.
+// x * 2^n for integers n from -151 to 129. Denormal results are rounded, not flushed to zero.
 inline vfloat times_two_to(vfloat x, vfloat n) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)x, (__m512)n);
@@ -237,9 +239,9 @@ inline vfloat exp2(vfloat x) {
     return times_two_to(fma(p, r, set1(1.0f)), n);
 }
 
-// e^x as 2^(x log2(e)), 0 below -103.97, inf above 88.73, NaN stays NaN. Rounding that product costs 1.25 |x| ulp
-// beside exp2's own: little where e^x is large among its like, as of scores and logits less the largest, which are off
-// by as much; an argument in two parts would take a third longer.
+// e^x as 2^(x log2(e)): 0 below -103.97, infinity above 88.73, NaN stays NaN. Rounding the product costs 1.25 |x| ulp
+// beside exp2's own error. That is little where e^x matters: for scores and logits minus their maximum, which have an
+// error as large. Splitting the argument in two would take a third longer.
 inline vfloat exp(vfloat x) { return exp2(x * std::numbers::log2e_v<float>); }
 
 }  // namespace simd

@@ -1,15 +1,15 @@
-// The matrix product by AMX, which multiplies tiles of bf16 into tiles of 16 x 16 sums in fp32 (TDPBF16PS). With one
-// plane, factors are rounded to bf16. With three, a float is split into three bf16 that add up to it, 8 of its 24 bits
-// each, and of the nine products of two such floats' parts the six above 2^-24 are summed: as exact as fp32's own, and
-// faster, as AMX does 16 times the multiply-adds of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16
-// artificial intelligence datatype for higher-precision computations")
+// The GEMM on AMX, which multiplies tiles of bf16 and accumulates 16 x 16 sums in fp32 (TDPBF16PS). With one plane,
+// operands are rounded to bf16. With three, a float is split into three bf16 that add up to it, 8 of its 24 bits each,
+// and of the nine products of the parts of two floats the six above 2^-24 are summed: as exact as fp32, and faster, as
+// AMX does 16 times the FMAs of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial intelligence
+// datatype for higher-precision computations")
 //
-// Four tiles of sums (32 x 32 of C) meet two tiles of A and two of B: 4 loads of 8 cycles, 4 products of 16 cycles.
-// Copying would take about as long as the products, but is for the vector units, and those are idle meanwhile: between
-// the products, A's next 32 rows, B's next columns and the epilogue of C's block before get their share. A core looks
-// some 500 instructions ahead, and so does both at once. A's copy (MC x KC) is kept while B's columns go by (two copies
-// of KC x NC, one in use and one in the making); all of it stays in L2. A long KC keeps C's tiles from being read and
-// written often.
+// Four tiles of sums (32 x 32 of C) use two tiles of A and two of B: 4 loads of 8 cycles, 4 tile products of 16 cycles.
+// Packing would take about as long as the products but runs on the vector units, which are idle meanwhile: so the
+// packing of A's next 32 rows and of B's next columns, and the epilogue of C's previous block, are interleaved with the
+// products, one share at a time. A core looks some 500 instructions ahead and executes both at once. Packed A (MC x KC)
+// is kept while B's columns pass (two packed copies of KC x NC, one in use and one being packed); all of it stays in
+// L2. With a long KC, C's tiles are read and written rarely.
 #pragma once
 
 #include "device/cpu/gemm/pack_amx.h"
@@ -26,7 +26,7 @@ using gemm::Store;
 template <int n>
 struct Planes {};  // a kind of products, as gemm::Floats
 
-// The blocks' sizes by the number of planes.
+// Block sizes by the number of planes.
 template <int planes>
 struct Blocks;
 template <>
@@ -37,7 +37,7 @@ template <>
 struct Blocks<3> {
     static constexpr int64_t KC = 512, MC = 8 * side, NC = 4 * side;
 };
-// Which planes of A and B are multiplied, the smaller products first; neighbours have one in common.
+// Which planes of A and B are multiplied, the smallest products first; neighbours have one plane in common.
 struct Pair {
     int a, b;
 };
@@ -70,8 +70,8 @@ inline void configure() {
     _tile_loadconfig(&config);
 }
 
-// c (32,32) [+]= a · b over `steps` of 32 in k; a and b hold two tiles for each, of each plane. meanwhile() is called
-// after the products of each pair of planes.
+// c (32,32) [+]= a · b over `steps` of 32 in K; a and b hold two tiles per step and plane. meanwhile() is called after
+// the products of each pair of planes.
 template <int planes, class F>
 void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
               const F& meanwhile) {
@@ -121,7 +121,8 @@ void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int
     _tile_stored(3, below + tile, c_row);
 }
 
-// c (rows,columns) [+]= a · b, rows and columns at most 32: at C's edges by way of a block of its own.
+// c (rows,columns) [+]= a · b with at most 32 rows and columns. At C's edges the result goes through a block on the
+// stack.
 template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     int64_t rows, int64_t columns, const F& meanwhile) {
@@ -138,7 +139,7 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     copy(c, ldc, block, side);
 }
 
-// Spreads some work evenly over a number of calls.
+// Spreads work evenly over a number of calls.
 class Share {
 public:
     Share(int64_t work, int64_t calls) : work_(work), calls_(calls) {}

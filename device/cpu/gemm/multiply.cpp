@@ -1,4 +1,4 @@
-// Compiled once, for every order of factors that the layers have: nothing in them takes longer to compile.
+// Compiled once for every storage order that the layers use, as nothing else takes as long to compile.
 #include "device/cpu/gemm/multiply.h"
 
 #include "device/cpu/rows.h"
@@ -6,9 +6,9 @@
 namespace gemm {
 namespace {
 
-// How C is cut: nearly equal parts of whole tiles, and what a thread's rows and columns cost it: to copy a value of B,
-// or of A, takes as long as so many multiply-adds. A that is not copied still has to be brought to L1. Rows of A are
-// taken once for each block of columns.
+// How C is cut into nearly equal parts of whole tiles, and the cost of a thread's rows and columns: packing a value of
+// B, or of A, takes as long as this many FMAs. A that is not packed still has to be brought to L1. A's rows are read
+// once for each block of columns.
 struct Cut {
     int64_t tile_rows, tile_columns;
     int64_t (*block_columns)(int64_t rows);
@@ -29,8 +29,8 @@ Cut cut_of(amx::Planes<planes>, Order) {
 }
 #endif
 
-// How many threads C (M,N) is cut among across its columns; the others, threads / across of them, go down its rows.
-// The least of what one thread has to do: its products, and copying its columns of B and its rows of A.
+// How many threads share C (M,N) across its columns; the other factor of the number of threads goes down its rows. The
+// choice minimizes the work of one thread: its FMAs, packing its columns of B, and packing its rows of A.
 inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& cut) {
     int64_t best = 1, least = 0;
     for (int64_t across = 1; across <= threads; ++across) {
@@ -65,17 +65,17 @@ void block_of(amx::Planes<planes>, const Arguments&... arguments) {
 }
 #endif
 
-// Whether C may go past the caches, and whether it is so large that it, and with it all that is multiplied until it is
-// read, leaves them anyway. With 64 rows gradients of weights take 6 to 11 % less time so, from two threads.
+// Whether C can be written by streaming stores, and is so large that it would leave the caches before it is read. With
+// 64 rows, gradients of weights take 6 to 11 % less time this way, from two threads on.
 inline bool may_pass_caches(const float* c, int64_t M, int64_t N, int64_t K) {
     return rows_aligned(c, N) && K <= KC && M * N >= 1 << 19;
 }
 
-// Whether C = A · B is made as the sum of two products, of K's first half and of its last. Gradients of weights sum
-// over rows, which the first half of the threads wrote and will write again, or the last. In a small model these stay
-// in the caches, and a line that another core has read must be taken from it before it is written again: left to those
-// whose rows they are, LayerNorm's backward takes half the time and a step of 768 rows of 128 values 2 to 5 % less, on
-// two threads. Where C is large, adding costs more.
+// Whether C = A · B is computed as the sum of two matmuls, over K's first and second half. Gradients of weights sum
+// over rows, and each half of the threads has written, and will write again, one half of the rows. In a small model
+// these rows stay in the caches, and a line that another core has read must be fetched from it before it is written
+// again. If each half of the threads reads only its own rows, LayerNorm's backward takes half the time, and a step of
+// 768 rows of 128 values 2 to 5 % less, on two threads. Where C is large, adding the halves costs more.
 inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
     return a == Order::k_first && K >= 2 * KC && M * N <= most_halved;
 }

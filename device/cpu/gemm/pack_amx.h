@@ -1,7 +1,7 @@
-// The copies of factors that products by AMX read (gemm_amx_cpu.h).
+// Packed operands for the GEMM on AMX (gemm_amx.h).
 //
-// The instructions multiply pairs in k and add them to one sum, so factors are packed as words of two bf16, in tiles
-// of 16 x 16 words, 1 KiB each. For a step of 32 in k:
+// The instructions multiply pairs in K and add them to one sum, so operands are packed as words of two bf16, in tiles
+// of 16 x 16 words, 1 KiB each. For a step of 32 in K:
 //   A: word [m][p] holds A[m][p], A[m][p + 16]        B: word [p][n] holds B[p][n], B[p + 16][n]
 #pragma once
 
@@ -19,9 +19,9 @@ constexpr int64_t tile = 16;        // rows or columns, and words of k
 constexpr int64_t side = 2 * tile;  // of a block of C; also the k's of a step
 constexpr int64_t words_of_tile = tile * tile;
 
-// Words whose lower halves are bf16 of x's lanes and whose upper halves are of y's: with one plane the nearest, with
-// three what adds up to x and y, exactly but for numbers below 2^-110 or so, whose last bits are lost, and for those
-// that round to infinity, which become NaN.
+// Words whose lower halves are bf16 of x's lanes and whose upper halves are bf16 of y's. With one plane, the nearest
+// bf16. With three, parts that add up to x and y exactly, except for numbers below some 2^-110, whose last bits are
+// lost, and numbers that round to infinity, which become NaN.
 template <int planes>
 void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     if constexpr (planes == 1) {
@@ -38,11 +38,11 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     }
 }
 
-// Packs n rows of A (or columns of B, then `across`) and K of k: blocks of 32, each with its steps one after another, a
-// step's two tiles of words of each plane, a row of words at a time. Zeros stand where there are no rows or k's. Words
-// of a k lie in one row of a tile if `across`, in one column if not. A plane's tile is 2 tiles behind that of the one
-// before.
-// row_sums, if not null (k_first only): += the sum over k of each of the n.
+// Packs n rows of A (or, with `across`, columns of B) and K values of each, in blocks of 32 rows. A block holds its
+// steps one after another; a step holds two tiles of words for each plane, one row of words at a time. Rows and values
+// that do not exist are zeros. The words of one k lie in one row of a tile with `across`, else in one column. A plane's
+// tiles are 2 tiles behind those of the plane before.
+// row_sums, if not null (k_first only): += the sum over K of each row.
 template <Order O, bool across, int planes>
 class Packing {
 public:
