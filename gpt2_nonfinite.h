@@ -1,4 +1,4 @@
-// Where in a model NaN or infinity first showed: by the tables, in the order in which they are computed.
+// Where NaN or infinity first appears in a model, going through its tables in the order of computation.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "gpt2_tensors.h"
 #include "device/device.h"
 
-// The first `count` of x on the device.
+// Whether the first `count` values of x, on the device, are all finite.
 template <class Device, class T>
 bool all_finite(Device& dev, const T* x, int64_t count) {
     std::vector<float> piece(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
@@ -26,8 +26,9 @@ inline std::string of_layer(const Tensor& t, int64_t layer) {
     return t.copies > 1 ? t.name + " of layer " + std::to_string(layer) : t.name;
 }
 
-// Parameters; activations in a forward pass on x, y (B,T); then the gradients of parameters, in the backward's order.
-// Each block is computed once more before it is looked at: its activations may have been overwritten since.
+// Checks the parameters, then the activations of a forward pass on x, y (B,T), then the gradients of parameters in the
+// order of the backward pass. Each block is recomputed before it is checked, as its activations may have been
+// overwritten.
 template <class GPT>
 std::string first_nonfinite(GPT& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {
     auto& dev = model.dev;
@@ -38,7 +39,7 @@ std::string first_nonfinite(GPT& model, const int32_t* x, const int32_t* y, int6
             if (!all_finite(dev, model.parameters.get() + p.at(l), p.piece())) return "parameter " + of_layer(p, l);
 
     model.forward_backward(x, y, B, T, scale);
-    // Of the B x T tokens that there are; the tensors' leading dimensions are those of the largest batch.
+    // Only B x T tokens exist; the leading dimensions of the tensors are those of the largest batch.
     const auto bad = [&](const Tensor& t, int64_t layer) {
         const int64_t planned = acts.losses.piece(), count = t.piece() / planned * B * T;
         const auto* const at = model.activations.get() + t.at(layer);

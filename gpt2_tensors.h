@@ -1,6 +1,5 @@
-// What a GPT-2 is made of: its shape, and one table each of its parameters and its activations.
-// Whatever has to know a tensor's name, shape or place (the model, checkpoints, the reference test,
-// the memory plan, `info`) reads it here.
+// The shape of a GPT-2, and one table each of its parameters and its activations. Everything that needs a tensor's
+// name, shape or offset (the model, checkpoints, the reference test, the memory plan, `info`) reads it here.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +39,7 @@ struct Tensor {
     std::vector<int64_t> shape;  // of one piece
     int64_t copies = 1;          // L for a block's tensor, 1 otherwise
     int64_t offset = 0;          // of piece 0 in the flat buffer, in elements
-    int64_t stride = 0;          // from piece to piece; 0 where all blocks take turns with one
+    int64_t stride = 0;          // from piece to piece; 0 where all blocks share one
     int64_t width = 1;           // elements of the flat buffer that one of its numbers takes
 
     int64_t piece() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
@@ -52,12 +51,12 @@ enum class Init { zeros, ones, normal, residual_projection };  // N(0, 0.02²), 
 struct Parameter : Tensor {
     Init init = Init::zeros;
     bool per_layer = false;
-    bool gradient_is_product = false;  // a backward's matrix product is the first that is written there
+    bool gradient_is_product = false;  // the first write to it is a matmul of the backward pass
     bool hf_transposed = false;        // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
     std::string hf;                    // Hugging Face's name below "transformer."; '#' stands for the block's number
 
-    bool decay() const { return shape.size() == 2; }              // weight decay pulls on matrices only
-    bool muon() const { return per_layer && shape.size() == 2; }  // what Muon updates where it is the optimizer
+    bool decay() const { return shape.size() == 2; }              // weight decay applies to matrices only
+    bool muon() const { return per_layer && shape.size() == 2; }  // Muon, if it is the optimizer, updates these
     std::string hf_name(int64_t layer) const {
         std::string full = "transformer." + hf;
         if (per_layer) full.replace(full.find('#'), 1, std::to_string(layer));
@@ -104,21 +103,21 @@ struct ParameterTable {
     }
 };
 
-// What is kept of a forward pass, from least to most.
+// Which activations a forward pass keeps, from least to most.
 enum class Keep {
-    inference,        // nothing: blocks take turns with one set of buffers
-    recompute_block,  // each block's input; its backward begins with its forward
-    recompute_ln,     // not the norms' and GELU's outputs, which are cheap to make again
-    recompute_gelu,   // not GELU's output
-    training,         // all that the backward reads
-    all,              // also every gradient of an activation, for the reference test
+    inference,        // none: all blocks use one set of buffers
+    recompute_block,  // each block's input: its backward pass first repeats its forward pass
+    recompute_ln,     // all but the outputs of norms and GELU, which are cheap to recompute
+    recompute_gelu,   // all but GELU's output
+    training,         // everything that the backward pass reads
+    all,              // also the gradient of every activation, for the reference test
 };
-// Whether the backward makes GELU's output by itself, in its input's place.
+// Whether the backward recomputes GELU's output, in the place of its input.
 constexpr bool makes_gelu_again(Keep keep) { return keep == Keep::recompute_gelu || keep == Keep::recompute_ln; }
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
-// where they are kept, and shared by all layers (stride 0) where not. Statistics and losses stay fp32 where the others
-// are bf16: there each takes `wide` = 2 elements.
+// if they are kept, and shared by all layers (stride 0) if not. Statistics and losses stay fp32 where the others are
+// bf16: there each takes `wide` = 2 elements.
 struct ActivationTable {
     std::vector<Tensor> rows;
     int64_t size = 0;                     // elements of the flat buffer

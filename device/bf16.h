@@ -49,7 +49,7 @@ inline void store(bf16* p, vfloat x) {
     std::memcpy(p, &v, sizeof v);
 }
 
-// Past the caches, as for floats.
+// A streaming store, as for floats.
 inline void stream(bf16* p, vfloat x) {
 #if defined(__AVX512F__)
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrow(x));

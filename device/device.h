@@ -55,12 +55,12 @@ HostBuffer<T> host_allocate(int64_t count) {
     return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
 }
 
-// How Cpu multiplies matrices (device/cpu/gemm/multiply.h): as fp32 does, by multiply-adds of floats or by products of
-// bf16 that give as exact a sum, whichever is faster here; by one of these two; or with factors rounded to bf16.
+// The kind of matmul on the Cpu (device/cpu/gemm/multiply.h). fp32: the faster of fma (FMAs of floats) and split
+// (matmuls of bf16 parts, as exact as fp32). bf16: with operands rounded to bf16.
 enum class Products { fp32, fma, split, bf16 };
 
-// Scratch memory on the Cpu, in floats. Each layer that needs some has a function that states it for a shape, which the
-// layer itself and the memory plan use.
+// Scratch memory on the Cpu, in floats. Each layer that needs some has a function that returns it for a shape; the
+// layer itself and the memory plan use the same function.
 struct CpuScratch {
     std::vector<int64_t> threads;    // of thread 0, 1, …
     int64_t shared = 0, halves = 0;  // of all threads together
@@ -80,7 +80,7 @@ struct Cpu {
     explicit Cpu(Products p = Products::fp32) : products(p) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
-    // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave. So it never
+    // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave, so it never
     // allocates: a layer calls reserve() before the region.
     float* scratch(int64_t count) {
         const auto thread = static_cast<size_t>(omp_get_thread_num());
@@ -88,15 +88,15 @@ struct Cpu {
         return threads_[thread].memory.get();
     }
 
-    // Scratch memory that all threads work on together, which scratch() does not touch. Called outside of parallel
-    // regions. It grows where `count` was not reserved.
+    // Scratch memory that all threads share, apart from scratch(). Called outside parallel regions. It grows where
+    // `count` was not reserved.
     float* shared(int64_t count) { return grow(shared_, count, "shared"); }
 
     // A second memory like shared(), for matmuls only: their operands may lie in shared().
     float* halves(int64_t count) { return grow(halves_, count, "halves"); }
 
-    // Allocates scratch memory where there is less of it, outside of parallel regions. Each thread touches its own
-    // memory, so that it lies near that thread and later steps need no more memory than the first.
+    // Allocates scratch memory where there is not enough, outside parallel regions. Each thread touches its own memory
+    // first, so that it lies near that thread and later steps need no more memory than the first.
     void reserve(const CpuScratch& need) {
         grow(shared_, need.shared);
         grow(halves_, need.halves);
@@ -111,15 +111,15 @@ struct Cpu {
         if (const auto me = static_cast<size_t>(omp_get_thread_num()); me < threads_.size())
             for (int64_t i = 0; i < threads_[me].count; i += page_bytes / 4) threads_[me].memory[i] = 0;
     }
-    // The same memory for each thread of the parallel regions to come. Layers call this before each region: where
-    // enough is reserved it costs two comparisons.
+    // The same amount for each thread of the coming parallel regions. Layers call this before each region: where enough
+    // is reserved it costs two comparisons.
     void reserve(int64_t count) {
         const auto threads = static_cast<size_t>(omp_get_max_threads());
         if (count > each_thread_has_ || threads > threads_.size())
             reserve(CpuScratch{std::vector<int64_t>(threads, count)});
     }
 
-    // What is reserved, in bytes.
+    // The reserved memory, in bytes.
     int64_t scratch_bytes() const {
         CpuScratch has{{}, shared_.count, halves_.count};
         for (const Scratch& s : threads_) has.threads.push_back(s.count);
@@ -140,7 +140,7 @@ private:
         }
         return s.memory.get();
     }
-    // A mistake in a layer. Not an exception: none can leave a parallel region.
+    // A bug in a layer. Not an exception, as none can leave a parallel region.
     [[noreturn]] static void stop(const char* what, int64_t count) {
         std::fprintf(stderr,
                      "Cpu::%s: thread %d needs %lld floats, which are not reserved; call Cpu::reserve() before the "
@@ -153,8 +153,8 @@ private:
     int64_t each_thread_has_ = 0;  // floats that every thread of threads_ has
 };
 
-// A device whose tensors lie in host memory: these two, and what derives from them. What follows is for them alone,
-// so that a device with a memory of its own that lacks an overload does not compile.
+// A device whose tensors lie in host memory: these two, and classes derived from them. The functions below are for such
+// devices only, so that a device with its own memory does not compile without its own overloads.
 template <class T>
 void is_in_host_memory(const Reference<T>&);
 void is_in_host_memory(const Cpu&);
@@ -163,7 +163,7 @@ concept HostDevice = requires(const Device& dev) {
     is_in_host_memory(dev);
 };
 
-// When a call began, for Timed, and its time when it ends.
+// For Timed: when a call began, and adding its time when it ends.
 template <HostDevice Device>
 double timing_begin(Device& dev, const char*) {
     return dev.profile ? seconds_now() : 0;
@@ -173,7 +173,7 @@ void timing_end(Device& dev, double begin, const char* name, double flops, doubl
     if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
 }
 
-// What a model asks of its device beside the layers.
+// What a model needs of its device besides the layers.
 template <class T, HostDevice Device>
 HostBuffer<T> allocate(Device&, int64_t count) {
     return host_allocate<T>(count);
@@ -211,24 +211,25 @@ void to_host(Device&, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
 }
 
-// Tells a device with a memory of its own which batch comes next.
+// Tells a device with its own memory which batch comes next.
 template <HostDevice Device>
 void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
 
-// Where the layers find a batch of n tokens x and y, that the host has.
+// Where the layers find a batch of n tokens x and y of the host.
 template <HostDevice Device>
 std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
     return {x, y};
 }
 
-// What is computed again and again with the same arguments, which `key` stands for: a GPU records it once.
+// Runs f, which is called again and again with the same arguments, for which `key` stands: a GPU records its launches
+// once.
 using ReplayKey = std::array<int64_t, 4>;
 template <HostDevice Device, class F>
 void replay(Device&, const ReplayKey&, const F& f) {
     f();
 }
 
-// Where the host finds x (n): on a device with a memory of its own that is a copy, which `copy` then owns.
+// Where the host finds x (n). On a device with its own memory that is a copy, owned by `copy`.
 template <HostDevice Device>
 float* from_device(Device&, float* x, int64_t, HostBuffer<float>&) {
     return x;

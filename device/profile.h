@@ -10,7 +10,7 @@ inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of counts, without overflow.
+// The product of counts, without overflow.
 template <class... Count>
 double product(Count... counts) {
     return (1.0 * ... * static_cast<double>(counts));
@@ -23,7 +23,7 @@ public:
         double seconds = 0, flops = 0, bytes = 0;  // flops 0: what counts is bytes read and written
     };
 
-    // Adds a call. Off until start(): evaluations and samples stay out.
+    // Adds a call. Off until start(), so evaluations and samples are not counted.
     void add(const char* name, double seconds, double flops, double bytes) {
         if (!running_) return;
         Row& row = rows_[name];
@@ -39,8 +39,7 @@ private:
     bool running_ = false;
 };
 
-// Times the scope that it stands in, if the device has a profile. When a call begins and ends each device says by its
-// timing_begin and timing_end.
+// Times its scope, if the device has a profile, by the device's timing_begin and timing_end.
 template <class Device>
 class Timed {
 public:

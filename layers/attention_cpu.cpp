@@ -106,7 +106,7 @@ void row_products(float* products, const float* x, const float* y, int64_t ld, i
     }
 }
 
-// What the words hold of their first or of their last k's, with zeros for the others.
+// The first or the last values of the words in K, with zeros for the others.
 template <class Words>
 vfloat half(vfloat words, bool last) {
     if (Words::size == 1) return words;
@@ -114,7 +114,8 @@ vfloat half(vfloat words, bool last) {
 }
 
 // acc (M, V vectors) += a column of A · a row of B, whose vectors are `next` apart. On the diagonal the column is the
-// k-th of a triangle: lower if k_last, where A's rows are queries; upper if k_first, where they are keys.
+// k-th of a triangle: the lower one for k_last, where A's rows are queries, the upper one for k_first, where they are
+// keys.
 template <class Words, Order A, bool diagonal, int M, int V>
 [[gnu::always_inline]] inline void step(vfloat (&acc)[M][V], int k, const float* a, int64_t lda, const float* b,
                                         int64_t next) {
@@ -156,7 +157,8 @@ void score_tile(float* scores, const float* a, int64_t lda, const float* panels,
 #pragma GCC unroll 4
         for (int j = 0; j < V; ++j) simd::store(scores + i * STRIDE + j * W, acc[i][j]);
 }
-// scores (M,keys) = a (M,K) · panels (K,keys). Between tiles, and behind, meanwhile(r) is called for each of M rows.
+// scores (M,keys) = a (M,K) · panels (K,keys). meanwhile(r) is called for each of the M rows, between tiles and after
+// the last.
 template <class Words, int M, class F>
 void score_rows(float* scores, const float* a, int64_t lda, const float* panels, int64_t keys, int64_t K,
                 const F& meanwhile) {
@@ -170,8 +172,8 @@ void score_rows(float* scores, const float* a, int64_t lda, const float* panels,
     for (; row < M; ++row) meanwhile(row);
 }
 
-// c (M, V vectors) [+]= A (M,K) · B (K, V vectors), and with `diagonal` also the triangle of A there · B's rows there.
-// K in words.
+// c (M, V vectors) [+]= A (M,K) · B (K, V vectors), K in words; with `diagonal`, also the triangle of A there times B's
+// rows there.
 template <class Words, Order A, int M, int V>
 void sum_tile(float* c, int64_t width, bool accumulate, int64_t K, const float* a, const float* b,
               const float* diagonal, const float* b_diagonal) {
@@ -191,7 +193,7 @@ void sum_tile(float* c, int64_t width, bool accumulate, int64_t K, const float* 
             simd::store(p, accumulate ? simd::load(p) + acc[i][j] : acc[i][j]);
         }
 }
-// The same for all of c's columns.
+// The same for all columns of c.
 template <class Words, Order A, int M>
 void sum_rows(float* c, int64_t width, bool accumulate, int64_t K, const float* a, const float* b,
               const float* diagonal, const float* b_diagonal) {
@@ -201,8 +203,8 @@ void sum_rows(float* c, int64_t width, bool accumulate, int64_t K, const float* 
     for (; n < width; n += W) sum_tile<Words, A, M, 1>(c + n, width, accumulate, K, a, b + n, diagonal, b_diagonal + n);
 }
 
-// Queries [q, q + M), and the keys [k0, …) of a block that they see: n of them, in whole vectors, the first `all_see`
-// of which all queries see.
+// Queries [q, q + M), and the keys [k0, …) of a block that they see: n of them, in whole vectors. All queries see the
+// first `all_see`.
 struct Tile {
     int64_t q, M, k0, n, all_see;
     bool on_diagonal;
@@ -215,10 +217,10 @@ struct Tile {
           on_diagonal(q < end) {}
 };
 
-// scores (M,n) = e^(scale * (score - top)) in words along the keys, zeros for those that row r does not see: beyond q +
-// r. top (M) becomes the largest score so far; total (M) += the powers; total and sums (M,width) are brought to the new
-// top first. Two passes over the rows: in one, each row's powers would wait for its maximum. meanwhile(r) is called for
-// each row.
+// scores (M,n) = e^(scale * (score - top)) in words along the keys, with zeros for the keys that row r does not see:
+// those beyond q + r. top (M) becomes the largest score so far; total (M) += the exponentials; before that, total and
+// sums (M,width) are rescaled to the new top. There are two passes over the rows, as in one pass the exponentials of
+// each row would wait for its maximum. meanwhile(r) is called for each row.
 template <class Words, class F>
 void softmax(float* scores, const Tile& t, float scale, float* top, float* total, float* sums, int64_t width,
              const F& meanwhile) {
@@ -258,9 +260,9 @@ void softmax(float* scores, const Tile& t, float scale, float* top, float* total
     }
 }
 
-// p (M,n) = e^(scale * score - log_sum), ds (M,n) = p * (dscore - dout_out), both in words across the rows, with zeros
-// for keys that are not seen; dscores = ds in words along the keys. With floats p and ds may be scores and dscores, and
-// what is not seen is anything. meanwhile(r) is called for each row.
+// p (M,n) = e^(scale * score - log_sum) and ds (M,n) = p * (dscore - dout_out), both in words across the rows, with
+// zeros for keys that are not seen; dscores = ds in words along the keys. With floats, p and ds may be scores and
+// dscores themselves, and entries of unseen keys are undefined. meanwhile(r) is called for each row.
 template <class Words, class F>
 void softmax_backward(float* p, float* ds, float* scores, float* dscores, const Tile& t, float scale,
                       const float* log_sum, const float* dout_out, const F& meanwhile) {
@@ -440,7 +442,7 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
     copy_out(dv, ld, dv_sum, T, hs, 1);
 }
 
-// f with the words of products. Where AMX multiplies matrices, attention stays fp32.
+// Calls f with the kind of words. Where AMX multiplies matrices, attention stays in fp32.
 template <class F>
 auto for_words([[maybe_unused]] Products products, const F& f) {
 #if defined(__AVX512BF16__)

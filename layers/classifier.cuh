@@ -9,9 +9,9 @@
 // weight has Vp rows, those of the padding finite. All Vp columns of logits are made, so that their rows are aligned
 // for the widest accesses and for cuBLASLt.
 constexpr int64_t classifier_padded(int64_t V) { return (V + 127) / 128 * 128; }
-// Scratch memory that the classifier takes of its device, in floats: logits of a chunk of rows. At GPT-2's vocabulary
-// 8192 rows in bf16 are 786 MiB. More would gain little: their products have 1.9e12 operations, milliseconds of a large
-// GPU, besides which reading and writing all of dweight (148 MiB) for each chunk is little.
+// Scratch memory of the classifier, in floats: the logits of a chunk of rows. At GPT-2's vocabulary, 8192 rows in bf16
+// are 786 MiB. More would gain little: their matmuls have 1.9e12 operations, milliseconds on a large GPU, and reading
+// and writing all of dweight (148 MiB) once per chunk is little beside that.
 template <class T>
 int64_t classifier_scratch(const Cuda& dev, int64_t N, int64_t V) {
     return std::min(N, dev.classifier_rows) * classifier_padded(V) * static_cast<int64_t>(sizeof(T)) / 4;
@@ -34,9 +34,9 @@ __device__ __forceinline__ ExpSum warp_merge(ExpSum x) {
     return x;
 }
 
-// losses (rows) = log(sum of e^logits) - logits[target]; GRADIENT: logits (rows,Vp) = scale * (softmax -
-// onehot(target)), 0 in the padding, which is not read. A block for each row, of whole vectors: it goes through the row
-// once for the sum and once more, from the caches, for the gradient.
+// losses (rows) = log(sum of e^logits) - logits[target]; with GRADIENT also logits (rows,Vp) = scale * (softmax -
+// onehot(target)), 0 in the padding, which is not read. One block per row of whole vectors: it reads the row once for
+// the sum and once more, from the caches, for the gradient.
 constexpr int cross_entropy_block = 512;
 template <bool GRADIENT, class T>
 __global__ void __launch_bounds__(cross_entropy_block)
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(cross_entropy_block)
     }
 }
 
-// Calls f(first row, rows, logits (rows,Vp)) for each chunk, its losses being made, and its logits' gradient if
-// GRADIENT.
+// Calls f(first row, rows, logits (rows,Vp)) for each chunk, after its losses and, with GRADIENT, the gradient of its
+// logits are computed.
 template <bool GRADIENT, class T, class F>
 void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, const int32_t* targets, int64_t N,
                        int64_t C, int64_t V, float scale, const F& f) {

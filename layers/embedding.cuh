@@ -16,7 +16,7 @@
 #include "device/cuda/common.cuh"
 #include "layers/embedding.h"
 
-// A warp for each row, V values a thread. Block (32, rows).
+// One warp per row, V values per thread. Block (32, rows).
 template <int V, class T>
 __global__ void __launch_bounds__(256)
     embedding_forward_kernel(T* __restrict__ out, const int32_t* __restrict__ tokens, const T* __restrict__ wte,
@@ -52,8 +52,8 @@ void embedding_forward(Cuda& dev, T* out, const int32_t* tokens, const T* wte, c
         launch.template operator()<1>();
 }
 
-// sorted (N) = tokens (N) in ascending order, place (N) = where each comes from; equal ones in their order there.
-// spare (2,N) is for the kernel's own use. One block of 32 warps; each takes a run of the places, one after another.
+// sorted (N) = tokens (N) in ascending order; place (N) = the original index of each, in ascending order for equal
+// tokens. spare (2,N) is for the kernel's own use. One block of 32 warps; each takes a run of consecutive places.
 constexpr int sort_warps = 32, sort_digits = 256;
 static __global__ void __launch_bounds__(32 * sort_warps, 1)
     sort_tokens_kernel(int32_t* sorted, int32_t* place, int32_t* spare, const int32_t* tokens, int N) {
@@ -124,9 +124,9 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
     }
 }
 
-// The sum over a chunk's rows of dout of each token: added to dwte's row if all of the token's places are here, else
-// written to partial (chunks,2,C): [0] if it began in an earlier chunk, [1] if it begins here and goes on.
-// A warp for each chunk and each slice of 32 * V channels. Grid (chunks / warps, slices), block (32, warps).
+// The sum over a chunk's rows of dout for each token: added to dwte's row if all places of the token are in this chunk,
+// else written to partial (chunks,2,C): [0] if the token began in an earlier chunk, [1] if it begins here and
+// continues. One warp per chunk and slice of 32 * V channels. Grid (chunks / warps, slices), block (32, warps).
 constexpr int chunk_rows = 32, chunk_warps = 4;
 template <int V, class T>
 __global__ void __launch_bounds__(32 * chunk_warps)
@@ -163,8 +163,9 @@ __global__ void __launch_bounds__(32 * chunk_warps)
     }
 }
 
-// dwte's rows of the tokens that begin in one chunk and go on in the next += their partial sums. Block (32, 8) for each
-// chunk and 32 channels: each threadIdx.y adds every 8th partial sum, then those 8 are added. Grid (chunks, slices).
+// dwte's rows of the tokens that begin in one chunk and continue in the next += their partial sums. One block (32, 8)
+// per chunk and 32 channels: each threadIdx.y adds every 8th partial sum, then those 8 are added. Grid (chunks,
+// slices).
 static __global__ void __launch_bounds__(256)
     embedding_partial_kernel(float* dwte, const float* __restrict__ partial, const int32_t* __restrict__ sorted,
                              int64_t N, int64_t C) {
@@ -188,7 +189,7 @@ static __global__ void __launch_bounds__(256)
     dwte[token * C + c] += sum;
 }
 
-// dwpe (seq,C) += dout summed over the batch, in order. A thread for V channels of a position; block (32, positions),
+// dwpe (seq,C) += dout summed over the batch, in order. One thread per V channels of a position; block (32, positions),
 // grid (positions, slices of 32 * V channels).
 template <int V, class T>
 __global__ void __launch_bounds__(256)

@@ -1,6 +1,6 @@
 // Linear layers on the Cuda device, by cuBLASLt (device/cuda/cublaslt.cuh). T is how tensors are stored, float or bf16;
-// gradients of parameters are floats. What cuBLASLt cannot fuse into a product, as its rows are not aligned for it, is
-// done by kernels after it; in bf16 the product is then rounded once more.
+// gradients of parameters are floats. Where cuBLASLt cannot fuse an epilogue, because rows are not aligned for it,
+// separate kernels follow; in bf16 the result is then rounded once more.
 #pragma once
 
 #include "device/cuda/cublaslt.cuh"
@@ -14,7 +14,7 @@ inline bool fused_gelu_pays() {
     return major == 9 || major == 10;
 }
 
-// In plain fp32 it is not fused: the library's tanh is an approximation.
+// Not fused in plain fp32: the library's tanh is an approximation.
 template <class T>
 bool fuses_gelu(const Cuda& dev) {
     return dev.fuse_gelu && (std::is_same_v<T, bf16> || dev.tf32);
@@ -185,7 +185,7 @@ void linear_gelu_input_backward(Cuda& dev, T* dpre, const T* dout, const T* pre,
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
 // dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
-// Where inp is null it is made again, in pre's place: of pre as it was rounded.
+// If inp is null it is recomputed, in the place of pre, from pre as it was rounded.
 template <class T>
 void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, const T* dout, const T* inp, T* pre,
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {

@@ -1,7 +1,7 @@
-// How long OpenMP's threads spin at a barrier before they sleep. By default libgomp's spin for 300,000 pauses: 14 ms
-// where a pause takes 140 cycles. Beside any other busy program they then keep the thread that they wait for off its
-// core, and a step of the tiny model takes ten times as long. 10,000 pauses, less than half a millisecond, bridge the
-// gaps between our loops: a step is as fast as with 300,000, and 3 % faster than with 2,000.
+// How long OpenMP threads spin at a barrier before they sleep. libgomp's default is 300,000 pauses: 14 ms where a pause
+// takes 140 cycles. Beside any other busy program, spinning threads keep the thread that they wait for off its core,
+// and a step of the tiny model takes ten times as long. 10,000 pauses, less than half a millisecond, bridge the gaps
+// between our loops: a step is as fast as with 300,000, and 3 % faster than with 2,000.
 #pragma once
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ inline unsigned long long* spin_count_variable() { return &gomp_spin_count_var; 
 inline unsigned long long* spin_count_variable() { return nullptr; }
 #endif
 
-// To be called first in main. What the user has set in the environment stays.
+// Must be called first in main. A value that the user has set in the environment is kept.
 inline void limit_spinning() {
     if (spin_count_variable() && !std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))
         *spin_count_variable() = 10'000;

@@ -1,5 +1,5 @@
-// What the layers' CUDA kernels stand on. The same source compiles with nvcc for a GPU, and with g++ for the emulator
-// (dev/emulator/), where kernels run on the CPU and their mistakes are reported.
+// What the layers' CUDA kernels stand on. The same source compiles with nvcc for a GPU and with g++ for the emulator
+// (dev/emulator/), which runs kernels on the CPU and reports their mistakes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +23,7 @@ inline void cuda_check(cudaError_t e, const char* what, std::source_location at 
                                  std::to_string(at.line()));
 }
 
-// Of the GPU that is worked on.
+// An attribute of the current GPU.
 inline int device_attribute(cudaDeviceAttr attribute) {
     int device = 0, value = 0;
     cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -45,7 +45,7 @@ inline int device_attribute(cudaDeviceAttr attribute) {
                      std::source_location::current() __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-// Before a loop whose arrays are to stay in registers.
+// Put before a loop whose arrays must stay in registers.
 #ifdef __CUDACC__
 #define UNROLL _Pragma("unroll")
 #else
@@ -76,7 +76,7 @@ CudaBuffer<T> cuda_allocate(int64_t count) {
     void* p = nullptr;
     const cudaError_t error = cudaMalloc(&p, static_cast<size_t>(count) * sizeof(T));
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();  // or the next launch would be taken to have failed
+        cudaGetLastError();  // clears the error, which the next launch would report
         throw std::bad_alloc();
     }
     cuda_check(error, "cudaMalloc");
@@ -97,16 +97,16 @@ struct Cuda {
     Profile* profile = nullptr;  // as Cpu's
     cudaStream_t stream = nullptr;
     int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-    bool tf32 = false;               // products of floats take 10 bits of their fractions, on tensor cores
-    bool fuse_gelu = true;           // into products; off: GELU's own kernels, whose bits repeat where `pre` is kept
-    bool bf16_products = false;      // in Muon's steps, which then hold bf16, as Cpu's
-    int64_t classifier_rows = 8192;  // of logits in memory at once (layers/classifier.cuh)
-    std::shared_ptr<struct CublasLt> cublas;      // made by the first product (device/cuda/cublaslt.cuh)
+    bool tf32 = false;               // matmuls of floats use 10 bits of the fractions, on tensor cores
+    bool fuse_gelu = true;           // into matmuls; off: GELU's own kernels, whose bits can be recomputed from `pre`
+    bool bf16_products = false;      // in Muon's steps, as on the Cpu
+    int64_t classifier_rows = 8192;  // rows of logits in memory at a time (layers/classifier.cuh)
+    std::shared_ptr<struct CublasLt> cublas;      // made by the first matmul (device/cuda/cublaslt.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)
     std::shared_ptr<struct CudaTimings> timings;  // of calls that the profile does not have yet
 
     // Scratch memory that the kernels of one layer pass on to each other: at least `count` floats, contents undefined,
-    // valid until the next call. Grows, never shrinks.
+    // valid until the next call. It grows and never shrinks.
     float* scratch(int64_t count) {
         if (scratch_count_ < count) {
             scratch_ = nullptr;  // give the old back before taking the new
@@ -135,7 +135,7 @@ struct CudaTimings {
     size_t used = 0;
 };
 
-// Null: not timed.
+// Returns null if the call is not timed.
 inline CudaTiming* timing_begin(Cuda& dev, const char* name) {
     nvtxRangePushA(name);
     if (!dev.profile || !dev.profile->running()) return nullptr;
@@ -154,7 +154,7 @@ inline void timing_end(Cuda& dev, CudaTiming* timing, const char* name, double f
     nvtxRangePop();
 }
 
-// Once the stream has been waited for.
+// Called when the stream has been synchronized.
 inline void read_timings(Cuda& dev) {
     if (!dev.timings) return;
     const size_t used = std::exchange(dev.timings->used, 0);
@@ -166,7 +166,7 @@ inline void read_timings(Cuda& dev) {
     }
 }
 
-// What a model asks of its device beside the layers, as in device/device.h.
+// What a model needs of its device besides the layers, as in device/device.h.
 template <class T>
 void zero(Cuda& dev, T* x, int64_t n) {
     cuda_check(cudaMemsetAsync(x, 0, static_cast<size_t>(n) * sizeof(T), dev.stream), "cudaMemset");
@@ -234,8 +234,8 @@ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
 template <class T>
 constexpr int packed = 16 / static_cast<int>(sizeof(T));  // as many as the widest access takes
 
-// V is 1, or p is aligned to 16 bytes and V values fill a multiple of that. load_once: the line is the first to leave
-// the caches, as nothing will read it again soon.
+// V is 1, or p is aligned to 16 bytes and V values fill a multiple of 16 bytes. load_once marks the line as the first
+// to be evicted, as nothing will read it again soon.
 template <int V, bool once = false, class T>
 __device__ __forceinline__ void load(float (&x)[V], const T* p) {
     if constexpr (V == 1) {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void store(T* p, const float (&x)[V]) {
         }
     }
 }
-// Whether rows of C values of T can be read and written by 16 bytes.
+// Whether rows of C values of T can be read and written 16 bytes at a time.
 template <class T, class... Pointer>
 bool can_pack(int64_t C, const Pointer*... tensors) {
     return C % packed<T> == 0 && (... && (reinterpret_cast<uintptr_t>(tensors) % 16 == 0));
@@ -286,8 +286,8 @@ bool can_pack(int64_t C, const Pointer*... tensors) {
 
 // --- kernels that do the same to each of n values
 constexpr int elements_block = 256;
-// Calls f<V>(i) for the thread's own V values from i on, or f<1>(i) for one of the last n % V; as many threads as
-// launch_elements gives.
+// Calls f<V>(i) for the thread's own V values from i on, or f<1>(i) for one of the last n % V values. launch_elements
+// gives the number of threads.
 template <int V, class F>
 __device__ __forceinline__ void each_element(int64_t n, const F& f) {
     const int64_t thread = int64_t{blockIdx.x} * elements_block + threadIdx.x, vectors = n / V;
@@ -298,7 +298,8 @@ __device__ __forceinline__ void each_element(int64_t n, const F& f) {
         if (i < n) f.template operator()<1>(i);
     }
 }
-// Calls launch<V>(blocks), V being 1 if one of the tensors is not aligned; T: the narrowest that they are stored in.
+// Calls launch<V>(blocks); V is 1 if one of the tensors is not aligned. T is the narrowest type that they are stored
+// in.
 template <class T, class Launch, class... Pointer>
 void launch_elements(int64_t n, const Launch& launch, const Pointer*... tensors) {
     const auto with = [&]<int V>() {
@@ -313,13 +314,13 @@ void launch_elements(int64_t n, const Launch& launch, const Pointer*... tensors)
 }
 
 // --- sums of a fixed shape: the same bits at every run
-// Of a warp; every lane gets it.
+// The sum over a warp, in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
     UNROLL for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
     return x;
 }
-// x[i] = the sum of x[i] over the WARPS warps that have threadIdx.y in common, for each of their threads. Every thread
-// of the block calls; scratch is shared memory, for each threadIdx.y its own, that nothing else uses until the next
+// x[i] = the sum of x[i] over the WARPS warps with the same threadIdx.y, in each of their threads. Every thread of the
+// block calls it; scratch is shared memory, separate for each threadIdx.y, that nothing else uses until the next
 // barrier.
 template <int WARPS, int COUNT>
 __device__ __forceinline__ void group_sum(float (&x)[COUNT], float (&scratch)[COUNT][WARPS]) {

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt, with what follows them fused in. Everything of ours is stored row by row, cuBLAS'
-// matrices column by column: to it, our memory holds the transposes, and it computes outᵀ = bᵀ · aᵀ.
+// Matmuls by cuBLASLt with fused epilogues. Our matrices are stored row by row, cuBLAS' column by column: to cuBLAS our
+// memory holds the transposes, and it computes outᵀ = bᵀ · aᵀ.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -30,10 +30,10 @@ struct Product {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const Out* bias = nullptr;  // (N) BIAS, GELU_AUX_BIAS
     Out* a_sums = nullptr;      // (M) = sums over k of a: BGRADB, the gradient of a bias
-    const Out* aux = nullptr;   // (M,N) what GELU is of: GELU_AUX_BIAS writes, DGELU reads it
+    const Out* aux = nullptr;   // (M,N) GELU's input: GELU_AUX_BIAS writes it, DGELU reads it
 };
 
-// The library's handle and workspace, and for each kind of product that was ever asked for, its algorithm.
+// The library's handle and workspace, and the algorithm of each kind of matmul that has been used.
 struct CublasLt {
     struct Plan {
         cublasLtMatmulDesc_t matmul = nullptr;
@@ -48,8 +48,8 @@ struct CublasLt {
             if (matmul) cublasLtMatmulDescDestroy(matmul);
         }
     };
-    // All that decides whether cuBLASLt can do a product, also what its heuristics are not told: alpha, beta, and
-    // whether C is D. So how a product is computed does not depend on which others were asked for before.
+    // Everything that decides whether cuBLASLt can do a matmul, including what its heuristics are not given: alpha,
+    // beta, and whether C is D. So the algorithm does not depend on which matmuls came before.
     using Key = std::array<int64_t, 18>;
 
     cublasLtHandle_t handle = nullptr;
@@ -72,13 +72,13 @@ struct CublasLt {
 template <class T>
 constexpr cudaDataType_t cuda_type = std::is_same_v<T, bf16> ? CUDA_R_16BF : CUDA_R_32F;
 
-// Up to the 16 bytes of the widest access.
+// At most 16, the bytes of the widest access.
 inline uint32_t alignment_of(const void* p) {
     return 1u << std::min(4, std::countr_zero(reinterpret_cast<uintptr_t>(p)));
 }
 
-// Asks the heuristics once. Dot products are cut into pieces only if these are added in fp32, by a kernel of their own:
-// no atomics, and no sums rounded to bf16. One algorithm, one stream and one workspace give the same bits at every run.
+// Asks the heuristics once. Split-K is allowed only if the parts are added in fp32 by a kernel of their own: no
+// atomics, and no sums rounded to bf16. One algorithm, one stream and one workspace give the same bits at every run.
 template <class T, class Out>
 void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Product<T, Out>& p, const uint32_t (&alignment)[4]) {
     CublasLt& lt = *dev.cublas;
@@ -139,7 +139,7 @@ void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Product<T, Out>& p,
         lt.workspace = cuda_allocate<char>(static_cast<int64_t>(lt.workspace_size));
 }
 
-// Whether cuBLASLt can do it, and if so, does it.
+// Returns whether cuBLASLt can do it, and if so, has done it.
 template <class T, class Out>
 bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
     if (!dev.cublas) dev.cublas = std::make_shared<CublasLt>();
@@ -180,13 +180,13 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
     const cublasStatus_t status =
         cublasLtMatmul(lt.handle, plan.matmul, &p.alpha, p.b, plan.a, p.a, plan.b, &p.beta, c, plan.c, p.out, plan.c,
                        &plan.algorithm, lt.workspace.get(), lt.workspace ? lt.workspace_size : 0, dev.stream);
-    // A product may still be refused for what the heuristics were not told.
+    // A matmul may still be refused because of what the heuristics are not given.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED && p.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return plan.found = false;
     cublas_check(status, "cublasLtMatmul");
     return true;
 }
 
-// For products that cuBLASLt always can do: those without an epilogue.
+// For matmuls that cuBLASLt can always do: those without an epilogue.
 template <class T, class Out>
 void multiply(Cuda& dev, const Product<T, Out>& p) {
     if (!try_multiply(dev, p))

@@ -1,4 +1,4 @@
-// What a GPU can do: by its data sheet, and measured.
+// The peak of a GPU: by its data sheet, and measured.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 #include "device/cuda/cublaslt.cuh"
 
-// FLOP/s of dense bf16 products with fp32 sums, from NVIDIA's data sheets, by the name that CUDA has for the chip; 0
-// where it is not in the table.
+// FLOP/s of dense bf16 matmuls with fp32 sums, from NVIDIA's data sheets, by CUDA's name for the chip; 0 if it is not
+// in the table.
 inline double data_sheet_flops(std::string_view name) {
     struct Chip {
         const char* name;
@@ -43,7 +43,7 @@ inline double data_sheet_flops(std::string_view name) {
     return 0;
 }
 
-// The least of some runs' seconds.
+// The shortest of several runs, in seconds.
 template <class F>
 double seconds_on(Cuda& dev, const F& f) {
     double least = 1e30;
@@ -57,7 +57,7 @@ double seconds_on(Cuda& dev, const F& f) {
     return least;
 }
 
-// FLOP/s of a product of two size x size matrices.
+// FLOP/s of a matmul of two size x size matrices.
 template <class T>
 double measured_flops(Cuda& dev, int64_t size) {
     const auto a = allocate<T>(dev, size * size), b = allocate<T>(dev, size * size), c = allocate<T>(dev, size * size);

@@ -1,6 +1,6 @@
-// Attention's backward on tensor cores: probabilities are computed again from logsumexp, once by a kernel for dk and dv
-// that goes over queries, once by one for dq that goes over keys: 7 products in place of 5, but no sum is shared by
-// blocks, so that there are no atomics and the bits are the same at every run.
+// Attention's backward on tensor cores: probabilities are recomputed from logsumexp, once by a kernel for dk and dv
+// that loops over queries, once by one for dq that loops over keys. That is 7 matmuls in place of 5, but blocks share
+// no sums, so there are no atomics and the bits are the same at every run.
 #pragma once
 
 #include "layers/attention/plain.cuh"
@@ -8,8 +8,8 @@
 
 namespace attention_mma {
 
-// p and dscore (16,16) of 16 rows and 16 columns as left factors: p = 2^(scores * factor - log_sum(half, i)),
-// dscore = p * (dprobabilities - delta(half, i)); both 0 where not visible(row, column).
+// p and dscore (16,16) of 16 rows and 16 columns as left operands: p = 2^(scores * factor - log_sum(half, i)), dscore =
+// p * (dprobabilities - delta(half, i)); both are 0 where not visible(row, column).
 template <class Statistic, class Delta, class Visible>
 __device__ __forceinline__ void probabilities(unsigned (&p)[4], unsigned (&dscore)[4], float (&scores)[2][4],
                                               float (&dprobabilities)[2][4], float factor, Statistic log_sum,
@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_rows(bf16* to, const float (&d)[HS / 8][4]
     }
 }
 
-// dq of dqkv (B,T,3C). A warp has 16 M queries and their douts; tiles of keys and values pass by.
+// dq of dqkv (B,T,3C). A warp keeps 16 M queries and their douts; tiles of keys and values pass.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     dq_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(threads)
     UNROLL for (int m = 0; m < M; ++m) store_rows<HS>(dqkv + work.qkv, dq[m], 3 * C, warp_first + 16 * m, seq, scale);
 }
 
-// dk and dv of dqkv (B,T,3C). A warp has 16 M keys and values, in shared memory, as the sums take the registers; tiles
-// of queries and their douts pass by, with the queries' logsumexp and delta. Everything is transposed: keys are the
-// rows of scores.
+// dk and dv of dqkv (B,T,3C). A warp keeps 16 M keys and values in shared memory, as the sums take the registers; tiles
+// of queries and their douts pass, with the queries' logsumexp and delta. Everything is transposed: keys are the rows
+// of scores.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     dkv_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,

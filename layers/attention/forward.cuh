@@ -1,4 +1,4 @@
-// Attention's forward on tensor cores, as FlashAttention-2 has it (Dao 2023): bf16 factors, fp32 sums.
+// Attention's forward on tensor cores, after FlashAttention-2 (Dao 2023): bf16 operands, fp32 sums.
 #pragma once
 
 #include "layers/attention/tiles.cuh"
@@ -58,9 +58,9 @@ __device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const fl
     }
 }
 
-// out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp has 16 M queries, whose fragments stay in registers;
-// tiles of keys and values pass by, the next one on its way while one is worked on. factor: log2(e) / sqrt(HS). Sums
-// are kept relative to 2^(factor * largest), the largest score so far.
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp keeps the fragments of 16 M queries in registers; tiles
+// of keys and values pass, and the next tile is copied while one is computed. factor: log2(e) / sqrt(HS). Sums are kept
+// relative to 2^(factor * largest), the largest score so far.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     forward_kernel(bf16* __restrict__ out, float* __restrict__ logsumexp, const bf16* __restrict__ qkv, int seq,

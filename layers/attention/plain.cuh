@@ -1,6 +1,7 @@
-// Attention's kernels in fp32 arithmetic: for tensors of floats, and for heads that tensor cores do not serve.
-// A head's channels of one position are spread over LANES lanes next to each other, 16 channels each, in registers; the
-// rows of the other side pass by in shared memory, where all positions of a warp read the same row at a time.
+// Attention's kernels in fp32 arithmetic, for tensors of floats and for head sizes that the tensor-core kernels do not
+// support. The channels of one position of a head are spread over LANES neighbouring lanes, 16 channels each, in
+// registers; the rows of the other side pass in shared memory, where all positions of a warp read the same row at a
+// time.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -73,7 +74,7 @@ __device__ __forceinline__ void add(float (&x)[depth], float factor, const float
     }
 }
 
-// Which head and tile of positions a block has. Those with most of the triangle's work start first.
+// The head and tile of positions of a block. Tiles with most of the triangle's work start first.
 struct Work {
     int64_t head, base, out_base;  // of qkv's and of out's elements
     int first;
@@ -85,14 +86,14 @@ __device__ __forceinline__ Work block_work(bool last_first, int seq, int64_t C, 
     return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows<LANES>};
 }
 
-// The first position of the thread's warp, whose lanes leave out the same rows: those that are masked for all of it.
+// The first position of the thread's warp: its lanes skip the same rows, those that are masked for all of it.
 template <int LANES>
 __device__ __forceinline__ int warp_first(const Work& work) {
     return work.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
 }
 
-// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as powers of 2 are what the
-// hardware has. The sums are kept relative to e^largest, the largest score so far.
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as the hardware has powers of 2.
+// The sums are kept relative to e^largest, the largest score so far.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 4)
     forward_kernel(T* __restrict__ out, float* __restrict__ logsumexp, const T* __restrict__ qkv, int seq, int64_t C,
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(threads, 4)
     if (threadIdx.x % LANES == 0) logsumexp[work.head * seq + t] = largest * ln2 + logf(sum);
 }
 
-// delta (B,NH,T) = dout·out of each head. A warp for each.
+// delta (B,NH,T) = dout·out of each head. One warp per head and position.
 template <class T>
 __global__ void __launch_bounds__(threads)
     delta_kernel(float* __restrict__ delta, const T* __restrict__ dout, const T* __restrict__ out, int seq, int64_t C,
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x % 32 == 0) delta[(position / seq * NH + h) * seq + position % seq] = sum;
 }
 
-// dq of dqkv (B,T,3C): queries in registers, keys and values pass by.
+// dq of dqkv (B,T,3C): queries stay in registers, keys and values pass.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 3)
     dq_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(threads, 3)
     if (!absent) store_row<LANES>(dqkv + work.base + t * 3 * C, dq, hs, scale);
 }
 
-// dk and dv of dqkv (B,T,3C): keys and values in registers, queries and douts pass by.
+// dk and dv of dqkv (B,T,3C): keys and values stay in registers, queries and douts pass.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 2)
     dkv_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,

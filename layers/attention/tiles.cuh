@@ -1,6 +1,6 @@
-// What the attention kernels on tensor cores share: tiles of a head's rows in shared memory, and products of 16 of
-// their rows. A warp has M times 16 rows of its own side as the left factor in registers, fragments as mma takes them;
-// the other side's tiles pass by as right factors.
+// Shared by the attention kernels on tensor cores: tiles of a head's rows in shared memory, and matmuls of 16 of their
+// rows. A warp keeps M times 16 rows of its own side as the left operand in registers, as fragments for mma; the tiles
+// of the other side pass as right operands.
 #pragma once
 
 #include "device/cuda/mma.cuh"
@@ -10,18 +10,17 @@ namespace attention_mma {
 constexpr int threads = 128, warps = 4, tile_rows = 64;
 constexpr float log2e = 1.44269504f, ln2 = 0.693147181f;
 
-// Where 8 channels (a chunk of 16 bytes) of a row lie in a tile (tile_rows,HS). ldmatrix takes the same chunk of 8 rows
-// at a time, which must lie in 8 different ones of the 8 groups of banks. Rows are HS/8 = odd * 2^p chunks long, so
-// they begin at 8 / 2^p different groups; the chunk's lower p bits, changed from one such round to the next, bring the
-// others.
+// The offset of 8 channels (a chunk of 16 bytes) of a row in a tile (tile_rows,HS). ldmatrix reads the same chunk of 8
+// rows at a time, which must lie in 8 different groups of banks. Rows are HS/8 = odd * 2^p chunks long, so they begin
+// at 8 / 2^p different groups; permuting the lower p bits of the chunk by row gives the others.
 template <int HS>
 __device__ __forceinline__ int at(int row, int chunk) {
     constexpr int length = HS / 8, bits = length % 8 == 0 ? 3 : length % 4 == 0 ? 2 : length % 2 == 0 ? 1 : 0;
     return row * HS + (chunk ^ (row >> (3 - bits) & ((1 << bits) - 1))) * 8;
 }
 
-// Begins to copy ROWS rows from `first` on, of which `seq` exist, the others becoming 0. Rows lie `stride` apart. 8
-// threads take a row, so that what differs from copy to copy is the same for all threads.
+// Begins to copy ROWS rows from `first` on; rows from `seq` on do not exist and become 0. Rows lie `stride` apart. 8
+// threads take a row, so that the changing part of the address is the same for all threads.
 template <int HS, int ROWS>
 __device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_t stride, int first, int seq) {
     constexpr int step = threads / 8;
@@ -64,7 +63,7 @@ __device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], co
     mma_m16n8k16(left, a, {b[0], b[1]});
     mma_m16n8k16(right, a, {b[2], b[3]});
 }
-// A product's result as the next one's left factor: columns become channels, rounded to bf16.
+// The result of a matmul as the left operand of the next: columns become channels, rounded to bf16.
 __device__ __forceinline__ void as_left(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
     a[0] = pack_bf16(left[0], left[1]);
     a[1] = pack_bf16(left[2], left[3]);
@@ -72,7 +71,7 @@ __device__ __forceinline__ void as_left(unsigned (&a)[4], const float (&left)[4]
     a[3] = pack_bf16(right[2], right[3]);
 }
 
-// Row and column, of 16, of a product's element i in its left or right half.
+// Row and column, of 16, of a result's element i in its left or right half.
 __device__ __forceinline__ int result_row(int i) { return static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8; }
 __device__ __forceinline__ int result_column(int half, int i) {
     return 8 * half + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
@@ -84,10 +83,10 @@ __device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
     *reinterpret_cast<Bits*>(p) = pack_bf16(low, high);
 }
 
-// multiply where the 16 rows meet the 16 columns of the same positions, so that a is 0 for what is masked, above the
-// diagonal (LOWER) or below it. What is masked may be NaN or infinite, and 0 times that would be NaN: b's such elements
-// become 0, and a result that one of them belongs to becomes NaN: where ones for all that is visible, times ones for
-// such elements, is not 0.
+// multiply() for 16 rows and the 16 columns of the same positions, where a is 0 for masked entries: above the diagonal
+// (LOWER) or below it. Masked elements of b may be NaN or infinite, and 0 times those would be NaN: such elements of b
+// are set to 0, and a result that depends on one that is visible becomes NaN: where ones for visible entries, times
+// ones for such elements, is not 0.
 template <bool LOWER>
 __device__ __forceinline__ void multiply_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
                                                      const unsigned (&b)[4]) {
@@ -120,7 +119,7 @@ __device__ __forceinline__ void multiply_on_diagonal(float (&left)[4], float (&r
     }
 }
 
-// Which head a block has, and which tile of its `rows` rows, those with most of the triangle's work first.
+// The head of a block and its tile of `rows` rows; tiles with most of the triangle's work come first.
 struct Work {
     int64_t head, qkv, out;  // offsets of the head's elements
     int first;
@@ -139,7 +138,8 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
 }
 
-// f<HS>() for the heads that the kernels are made for; false for others, or where rows cannot be copied by 16 bytes.
+// Calls f<HS>() for the head sizes that the kernels support; false for others, or where rows cannot be copied 16 bytes
+// at a time.
 template <class F, class... Pointer>
 bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
     if (!can_pack<bf16>(hs, tensors...)) return false;
