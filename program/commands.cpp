@@ -35,12 +35,12 @@ void check_from(const std::string& from) {
     const std::string remedy = "train a model first (" + program_name() + " --data FILE --out " + shell_word(from) +
                                "), or name one with --from";
     if (!std::filesystem::exists(from, error) && !error)
-        throw InputError(from + ": found No such file or directory, expected a trained model; " + remedy);
+        throw InputError(from + ": No such file or directory; " + remedy);
     const bool run = std::filesystem::exists(from + "/options.json", error);  // and before its first checkpoint
     if (run && !path_exists(from + "/config.json") && !find_latest_checkpoint(from))
         throw InputError(from +
-                         ": this run has saved no checkpoint yet; wait until it does (--save-every), go on with "
-                         "it (" +
+                         ": this run has saved no checkpoint yet; wait until it does (--save-every), continue it "
+                         "(" +
                          program_name() + " --resume --out " + shell_word(from) + "), or name a model with --from");
 }
 
@@ -134,7 +134,7 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
 struct TemporaryDirectory {
     std::string path = (std::filesystem::temp_directory_path() / "train_gpt2-XXXXXX").string();
     TemporaryDirectory() {
-        if (!mkdtemp(path.data())) throw InputError(path + ": cannot be made; set TMPDIR to a directory with space");
+        if (!mkdtemp(path.data())) throw InputError(path + ": cannot create it; set TMPDIR to a directory with space");
     }
     ~TemporaryDirectory() {
         std::error_code ignored;

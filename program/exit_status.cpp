@@ -37,13 +37,11 @@ int exit_status(const std::function<int()>& command) {
     try {
         const int status = run_or_print_help(command);
         if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
-        return refuse(
-            "standard output: found that not all of it could be written, expected so; check the disc that it goes to");
+        return refuse("standard output: write failed (disk full?)");
     } catch (const InputError& error) {
         return refuse(error.what());
     } catch (const std::filesystem::filesystem_error& error) {
-        return refuse(error.path1().string() + ": found " + error.code().message() +
-                      ", expected a path that can be used; check it and the disc");
+        return refuse(error.path1().string() + ": " + error.code().message() + "; check the path and the disk");
     } catch (const std::bad_alloc&) {
         return refuse("out of memory; make the model, --batch or --seq smaller");
     } catch (const std::exception& fault) {  // of the device, or a failed check

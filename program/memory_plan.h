@@ -1,4 +1,4 @@
-// How much memory a model will take, and whether this machine has it: found before the first step, not by the kernel.
+// The memory that a model will take, checked before the first step against what this machine has.
 #pragma once
 
 #include <sys/resource.h>
@@ -23,11 +23,11 @@ inline std::string mebibytes(int64_t bytes) {
     return text;
 }
 
-// Bytes that this process can still get: what the machine, its control group and the process's own limit leave.
+// Bytes that this process can still allocate: what the machine, its control group and its own limits leave.
 inline int64_t available_memory() {
     int64_t available = platform::free_memory();
     if (platform::linux_only) available = std::min(available, control_group_memory());
-    // Addresses (ulimit -v) are also taken by each thread's stack and heap and, a third is left for them, mapped files.
+    // Addresses (ulimit -v) are also needed for each thread's stack and heap, and for mapped files: a third is left.
     rlimit space{};
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
         constexpr int64_t thread = int64_t{72} << 20;
@@ -40,8 +40,8 @@ inline int64_t available_memory() {
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    // What one element takes: parameters and activations, and all that stays fp32 where those are bf16. And whether
-    // memory is taken for second moments of the matrices that Muon updates: it has none.
+    // Bytes per element: of parameters and activations, and of everything that stays fp32 where those are bf16. And
+    // whether there are second moments for the matrices that Muon updates, which needs none.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         bool second_moments_of_matrices = true;
@@ -49,7 +49,7 @@ struct MemoryPlan {
     // `scratch`: the device's, in bytes.
     template <class Scratch>
     MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep, Sizes sizes, const Scratch& scratch) {
-        // What no machine has is told from this: counted exactly it might not fit an int64.
+        // More than any machine has: counted exactly it might overflow an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
                              static_cast<double>(config.channels) * static_cast<double>(config.layers);
         if (rough > 0x1p58) {
@@ -80,9 +80,9 @@ struct MemoryPlan {
     std::string text() const {
         std::string line;
         for (const auto& [what, bytes] : rows) line += what + " " + mebibytes(bytes) + ", ";
-        return line + "together " + mebibytes(total());
+        return line + "total " + mebibytes(total());
     }
-    // Throws InputError if it is more than there is.
+    // Throws InputError if it is more than is available.
     void check(int64_t available, const std::string& remedy) const {
         if (total() > available)
             bad_input("memory", "available", mebibytes(available), mebibytes(total()) + " (" + text() + ")", remedy);

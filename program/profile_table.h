@@ -8,7 +8,7 @@
 
 #include "device/profile.h"
 
-// A row for each layer function: time a step, its share, and its rate beside the device's peak. Rows and "all else"
+// One row per layer function: time per step, its share, and its rate beside the device's peak. Rows and "all else"
 // (drawing batches, the sum of the losses) add up to the steps' time.
 inline void print_profile(const Profile& profile, int64_t steps, double step_seconds, double flops_peak,
                           double bytes_peak) {
@@ -25,10 +25,10 @@ inline void print_profile(const Profile& profile, int64_t steps, double step_sec
         const bool flops = row.flops > 0;
         const double rate = (flops ? row.flops : row.bytes) / row.seconds;
         rest -= row.seconds;
-        std::printf("%-28s %9.3f ms a step %5.1f %%  %8.1f %s %4.0f %% of peak\n", name.c_str(), row.seconds * each,
+        std::printf("%-28s %9.3f ms/step %5.1f %%  %8.1f %s %4.0f %% of peak\n", name.c_str(), row.seconds * each,
                     100 * row.seconds / step_seconds, rate / 1e9, flops ? "GFLOP/s" : "GB/s   ",
                     100 * rate / (flops ? flops_peak : bytes_peak));
     }
-    std::printf("%-28s %9.3f ms a step %5.1f %%\n", "all else", rest * each, 100 * rest / step_seconds);
-    std::printf("%-28s %9.3f ms a step\n", "step", step_seconds * each);
+    std::printf("%-28s %9.3f ms/step %5.1f %%\n", "all else", rest * each, 100 * rest / step_seconds);
+    std::printf("%-28s %9.3f ms/step\n", "step", step_seconds * each);
 }

@@ -1,4 +1,4 @@
-// What a training run says of itself, beside its progress.
+// What a training run prints besides its progress.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +25,13 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
     std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
                 device_name(options).c_str());
     if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
-    if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: beginning again\n");
+    if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: starting again\n");
 }
 
 inline Schedule schedule_of(const Options& o) { return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps}; }
 
-// How the options of a resumed run change the learning rate after `step`, or "" where the rates up to there are those
-// of an unbroken run with these options. Each other length of training has another cosine.
+// How the options of a resumed run change the learning rate after `step`; "" if the rates up to there are those of an
+// uninterrupted run with these options. Another length of training has another cosine.
 inline std::string schedule_change(const Options& before, const Options& now, int64_t step) {
     const Schedule old_schedule = schedule_of(before), new_schedule = schedule_of(now);
     if (step == 0 || old_schedule.at(step) == new_schedule.at(step)) return "";
@@ -45,31 +45,32 @@ inline std::string schedule_change(const Options& before, const Options& now, in
     char rates[128];
     std::snprintf(rates, sizeof rates, "from %g at step %" PRId64 " to %g at step %" PRId64, old_schedule.at(step),
                   step, new_schedule.at(step + 1), step + 1);
-    return changed + ": changes the " + now.schedule + " schedule of the run that it resumes: the learning rate goes " +
-           rates + "; the result is not that of an unbroken run with these options";
+    return changed + ": changes the " + now.schedule + " schedule of the resumed run: the learning rate jumps " +
+           rates + "; the result differs from an uninterrupted run with these options";
 }
 
-// A line where a text has special tokens, since someone may have meant their names as text.
+// Prints how many special tokens a text has, since their names may have been meant as text.
 inline void print_special_tokens(const Dataset& data, const Tokenizer& tokenizer) {
     const std::string note = tokenizer.added().note(data.source, data.special);
     if (!note.empty()) std::printf("%s\n", note.c_str());
 }
 
-// A warning where --tokenizer hardly belongs to the model, or "". Vocabularies are often rounded up, as nanoGPT's 50304
-// and Megatron-LM's are, but by fewer than 1024 ids.
+// A warning if --tokenizer hardly belongs to the model, or "". Vocabularies are often padded, as nanoGPT's 50304 and
+// Megatron-LM's, but by fewer than 1024 ids.
 inline std::string tokenizer_doubt(const Options& options, const Tokenizer& tokenizer, const GPT2Config& config) {
     const int64_t unused = config.vocab - tokenizer.vocab();
     if (!options.given("tokenizer") || !tokenizer.reads_text() || (0 <= unused && unused < 1024)) return "";
     return "--tokenizer " + tokenizer.name() + " has " + std::to_string(tokenizer.vocab()) +
            " tokens and the model has " + std::to_string(config.vocab) +
-           (unused < 0 ? " ids: a token beyond them is an error" : " ids: those beyond the tokenizer are never drawn") +
+           (unused < 0 ? " ids: a token beyond them is an error"
+                       : " ids: those beyond the tokenizer are never sampled") +
            "; check that the model was trained with it";
 }
 
 inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {
     std::printf("step %" PRId64
-                ": update skipped: loss %.4f, gradient norm %.4f; within %g deviations of the last %zu "
-                "are %.4f and %.4f\n",
+                ": update skipped: loss %.4f, gradient norm %.4f; the limits, %g standard deviations above the mean of "
+                "the last %zu, are %.4f and %.4f\n",
                 step, result.loss, result.grad_norm, z, Outliers::window, limits.loss, limits.norm);
 }
 
@@ -81,7 +82,7 @@ inline std::string shell_word(const std::string& text) {
 }
 
 inline void print_stopped(const char* signal, int64_t step, const std::string& out) {
-    std::printf("stopped by %s after step %" PRId64 "; to go on:\n  %s --resume --out %s\n", signal, step,
+    std::printf("stopped by %s after step %" PRId64 "; to continue:\n  %s --resume --out %s\n", signal, step,
                 program_name().c_str(), shell_word(out).c_str());
 }
 
@@ -91,17 +92,16 @@ inline bool in_parameters(const std::string& where) { return where.starts_with("
 inline std::string nonfinite_message(int64_t step, const StepResult& result, const std::string& where, int64_t position,
                                      int64_t seed, bool saved) {
     char text[256];
-    std::snprintf(text, sizeof text, "step %" PRId64 ": loss %g, gradient norm %g: found ", step, result.loss,
+    std::snprintf(text, sizeof text, "step %" PRId64 ": loss %g, gradient norm %g: ", step, result.loss,
                   result.grad_norm);
     std::string message = text;
     if (where.empty()) {
-        message += "only numbers when it was computed again, expected the same; check the machine's memory";
+        message += "computed again, all values are finite; check the machine's memory";
     } else {
-        std::snprintf(text, sizeof text, " first, in the batch at position %" PRId64 " of seed %" PRId64, position,
-                      seed);
-        message += "NaN or infinity in " + where + text + ", expected numbers; ";
-        message += in_parameters(where) ? "go on from an earlier checkpoint, or begin with another model"
-                                        : "lower --lr or --clip, or look at that data, and go on with --resume";
+        std::snprintf(text, sizeof text, " (batch at position %" PRId64 ", seed %" PRId64 "); ", position, seed);
+        message += "NaN or infinity first appears in " + where + text;
+        message += in_parameters(where) ? "resume from an earlier checkpoint, or start from another model"
+                                        : "lower --lr or --clip, or check that data, and continue with --resume";
     }
-    return message + (saved ? "; step " + std::to_string(step - 1) + ", before it, is saved" : "");
+    return message + (saved ? "; the state after step " + std::to_string(step - 1) + " is saved" : "");
 }

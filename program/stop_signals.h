@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGHUP ask training to stop, SIGUSR1 to save. The handlers only take note of it.
+// SIGINT, SIGTERM and SIGHUP ask training to stop, SIGUSR1 to save. The handlers only set a flag.
 #pragma once
 
 #include <signal.h>
@@ -41,8 +41,8 @@ inline void catch_save() {
     signal(SIGPIPE, SIG_IGN);
 }
 inline void catch_stop(const std::string& program) {
-    std::snprintf(stopping_text, sizeof stopping_text, "\n%s: stopping after this step; once more to stop at once\n",
-                  program.c_str());
+    std::snprintf(stopping_text, sizeof stopping_text,
+                  "\n%s: stopping after this step; a second signal stops at once\n", program.c_str());
     for (const int number : stopping) handle(number, note_stop);
 }
 

@@ -68,7 +68,7 @@ bool TrainingRun::print_start() {
     print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
     for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
     if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
-        std::printf("all %" PRId64 " steps are done; a larger --steps goes on\n", options.steps);
+        std::printf("all %" PRId64 " steps are done; pass a larger --steps to train longer\n", options.steps);
         return false;
     }
     if (!change_of_schedule.empty()) std::printf("%s\n", change_of_schedule.c_str());
@@ -130,7 +130,7 @@ void TrainingRun::finish_step() {
         if (owes_sample()) sample();
     } catch (const Interrupted&) {
     } catch (const CheckFailed& failure) {
-        warn(std::string(failure.what()) + "; training goes on");
+        warn(std::string(failure.what()) + "; training continues");
         check_failed = true;
         saved = false;  // so that a step that is not finite either finds its state worth saving
     }
@@ -181,12 +181,12 @@ bool TrainingRun::due(int64_t every) const {
 void TrainingRun::find_what_to_resume() {
     std::vector<std::string> passed_over;
     checkpoint = checkpoint_to_resume(options.out, passed_over).value_or("");
-    for (const std::string& reason : passed_over) warn(reason + "; going on from the one before");
+    for (const std::string& reason : passed_over) warn(reason + "; resuming from the one before");
     const auto begun = checkpoint.empty() ? directory.read_options() : std::nullopt;
     if (checkpoint.empty() && !begun)
         throw InputError(options.out +
-                         ": no checkpoint to resume from; leave out --resume to begin a run there, or name the "
-                         "directory of an earlier one with --out");
+                         ": no checkpoint to resume from; leave out --resume to start a run there, or name the "
+                         "directory of an earlier run with --out");
     if (!checkpoint.empty()) {
         mend_latest(checkpoint);
         state = read_trainer_state(checkpoint);
@@ -208,8 +208,9 @@ void TrainingRun::check_data() {
     const int64_t before = std::exchange(state.data, fingerprint(data));
     const bool told_of = data.train.remade || data.val.remade;
     if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
-    warn(without_controls(options.data) + ": found other tokens, or in another order, than step " +
-         std::to_string(state.step) + " was trained on, expected the same; going on with these");
+    warn(without_controls(options.data) +
+         ": the tokens, or their order, are not those that the run was trained on up to step " +
+         std::to_string(state.step) + "; continuing with these");
 }
 
 void TrainingRun::open_logs() {
@@ -350,6 +351,6 @@ void TrainingRun::warn(const std::string& message) {
 
 // Prints what went wrong with writing the log once, not with every line.
 void TrainingRun::warn_of_log() {
-    if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training goes on");
+    if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training continues");
     warned = log->trouble();
 }

@@ -175,7 +175,7 @@ std::string nonfinite_values(const GPT2Config& config, const float* parameters) 
 #pragma omp parallel for simd reduction(+ : count)
             for (int64_t i = 0; i < size; i++) count += !std::isfinite(values[i]);
             if (count > 0)
-                return "tensor " + p.hf_name(l) + ": found " + std::to_string(count) + " NaN or infinite value" +
+                return "tensor " + p.hf_name(l) + ": " + std::to_string(count) + " NaN or infinite value" +
                        (count > 1 ? "s" : "");
         }
     return "";
@@ -184,8 +184,7 @@ std::string nonfinite_values(const GPT2Config& config, const float* parameters) 
 void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters) {
     read_model(path, config, parameters);
     if (const std::string found = nonfinite_values(config, parameters); !found.empty())
-        throw CheckFailed(path + ": " + found +
-                          ", expected numbers; use an earlier checkpoint or fetch the model again");
+        throw CheckFailed(path + ": " + found + "; use an earlier checkpoint or fetch the model again");
 }
 
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings) {

@@ -19,7 +19,7 @@
 // layer_norm_epsilon), ...
 GPT2Config read_model_config(const std::string& path);
 void read_model(const std::string& path, const GPT2Config& config, float* parameters);
-// The first tensor that has NaN or infinite values, and how many: "tensor transformer.h.1.mlp.c_fc.weight: found 1 NaN
+// The first tensor that has NaN or infinite values, and how many: "tensor transformer.h.1.mlp.c_fc.weight: 1 NaN
 // or infinite value"; "" where all are numbers.
 std::string nonfinite_values(const GPT2Config& config, const float* parameters);
 // read_model, for a model that is to compute. Throws CheckFailed naming the tensor unless all of it is numbers.

@@ -232,8 +232,8 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vec
             const auto whole =
                 std::find_if(steps.rbegin(), steps.rend(), [&](int64_t s) { return is_intact(path(s)); });
             throw InputError(std::string(damage.what()) + ": move " + newest + " away, and --resume " +
-                             (whole == steps.rend() ? "begins at the first step again, as no other is whole"
-                                                    : "goes on from " + path(*whole) + ", which is whole"));
+                             (whole == steps.rend() ? "starts at the first step again, as no other checkpoint is whole"
+                                                    : "continues from " + path(*whole) + ", which is whole"));
         }
     }
     throw InputError(passed_over.front());

@@ -187,7 +187,7 @@ TEST_F(Checkpoints, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
             bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
             write_bytes(file, bad);
             expect_refused([&] { checkpoint_to_resume(out, passed_over); },
-                           {"move " + checkpoint + " away", "goes on from " + before});
+                           {"move " + checkpoint + " away", "continues from " + before});
         }
         write_bytes(file, good);
     }

@@ -61,7 +61,7 @@ TEST_F(CheckpointBytes, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
             std::string bad = good;
             bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
             write_bytes(file, bad);
-            expect_refused([&] { resumed(); }, {file, "move " + newest + " away", "goes on from " + before});
+            expect_refused([&] { resumed(); }, {file, "move " + newest + " away", "continues from " + before});
             if (HasFailure()) FAIL() << name << ": byte " << bit / 8 << " of " << good.size() << ", bit " << bit % 8;
             flips++;
         }

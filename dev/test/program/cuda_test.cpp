@@ -100,7 +100,7 @@ TEST_F(CudaProgram, ProfileAddsUp) {
     double layers = 0, rest = 0, step = 0;
     std::set<std::string> names;
     for (std::string line; std::getline(printed, line);) {
-        const size_t unit = line.find(" ms a step");
+        const size_t unit = line.find(" ms/step");
         if (unit == std::string::npos) continue;
         const double milliseconds = std::stod(line.substr(28, unit - 28));
         const std::string name = line.substr(0, line.find("  "));
@@ -145,7 +145,7 @@ TEST_F(CudaProgram, SaysHowItGoesOnByItsOwnName) {
     kill(child.pid, SIGINT);
     const Result result = finish(child);
     EXPECT_EQ(result.status, 128 + SIGINT);
-    EXPECT_EQ(result.err, "\ntrain_gpt2cu: stopping after this step; once more to stop at once\n");
+    EXPECT_EQ(result.err, "\ntrain_gpt2cu: stopping after this step; a second signal stops at once\n");
     EXPECT_NE(result.out.find("\n  train_gpt2cu --resume --out '" + at("run") + "'\n"), std::string::npos)
         << result.out;
 }

@@ -99,7 +99,7 @@ TEST_F(Killed, BeforeTheFirstCheckpointItBeginsAgainWithItsOwnOptions) {
     fs::remove_all(at("killed/step_000009")), fs::remove(at("killed/latest"));  // should it have been that fast
     fs::remove(at("killed/.lock"));
     expect_refused(training("killed", options), {"killed", "files in it", "--resume"});
-    EXPECT_NE(expect_done({"train", "--resume", "--out", at("killed")}).find("beginning again"), std::string::npos);
+    EXPECT_NE(expect_done({"train", "--resume", "--out", at("killed")}).find("starting again"), std::string::npos);
     train("unbroken", options);
     expect_same_run("killed", "unbroken");
 }

@@ -15,10 +15,10 @@ protected:
 #endif
     }
 
-    // "…, together 123 MiB", in bytes; -1 where there is none.
+    // "…, total 123 MiB", in bytes; -1 where there is none.
     static int64_t planned(const std::string& text) {
         std::smatch found;
-        if (!std::regex_search(text, found, std::regex("together ([0-9.]+) (MiB|GiB)"))) return -1;
+        if (!std::regex_search(text, found, std::regex("total ([0-9.]+) (MiB|GiB)"))) return -1;
         return static_cast<int64_t>(std::stod(found[1]) * (found[2] == "GiB" ? 1 << 30 : 1 << 20));
     }
     static void expect_close(int64_t plan, const Result& result) {

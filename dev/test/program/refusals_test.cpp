@@ -340,7 +340,7 @@ TEST_F(Refusals, OutputThatCannotBeWritten) {
          {"generate --tokens 3 --from '" + at("run") + "'", "eval --from '" + at("run") + "' --data '" + text + "'",
           "info '" + at("run") + "'", std::string("--help")}) {
         EXPECT_EQ(shell(command), 2) << command;
-        EXPECT_TRUE(read_bytes(at("err")).starts_with(program_name() + ": standard output: found"))
+        EXPECT_TRUE(read_bytes(at("err")).starts_with(program_name() + ": standard output: write failed"))
             << command << read_bytes(at("err"));
     }
 }

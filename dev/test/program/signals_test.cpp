@@ -25,7 +25,7 @@ protected:
     }
     // Of the last step in the log, and of a run that was stopped.
     void expect_resumable(const Result& result, const std::string& out) const {
-        EXPECT_EQ(result.err, "\n" + program_name() + ": stopping after this step; once more to stop at once\n");
+        EXPECT_EQ(result.err, "\n" + program_name() + ": stopping after this step; a second signal stops at once\n");
         EXPECT_NE(result.out.find("\n  " + program_name() + " --resume --out '" + at(out) + "'"), std::string::npos)
             << result.out;
         EXPECT_TRUE(path_exists(at(out + "/report.html")));

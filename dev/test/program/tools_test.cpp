@@ -240,11 +240,11 @@ TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     };
 
     write_with("nan", table.fcw, 1, NAN);
-    const std::string nan = "tensor transformer.h.0.mlp.c_fc.weight: found 1 NaN or infinite value";
+    const std::string nan = "tensor transformer.h.0.mlp.c_fc.weight: 1 NaN or infinite value";
     expect_all_fail(at("nan"), nan);
     expect_init_fails(at("nan"), nan);
     write_with("infinite", table.wpe, 1, -INFINITY);
-    expect_all_fail(at("infinite"), "tensor transformer.wpe.weight: found 1 NaN or infinite value");
+    expect_all_fail(at("infinite"), "tensor transformer.wpe.weight: 1 NaN or infinite value");
     write_with("overflowing", table.lnfw, 16, 3.4e38f);  // numbers, as are all the weights
     expect_failed({"eval", "--from", at("overflowing"), "--data", text}, "loss of sequences 1 to 4 of");
     EXPECT_EQ(expect_failed({"generate", "--from", at("overflowing"), "--prompt", "x"}, "logits of token 1"), "x");
