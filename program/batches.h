@@ -1,4 +1,4 @@
-// What a model is trained on, drawn one batch ahead of it.
+// Training batches, drawn one ahead.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ public:
     Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
         : sampler_(dataset, batch, seq, seed), B(batch), T(seq), x_(static_cast<size_t>(B * T)), y_(x_.size()) {}
 
-    // Of the first batch that was not used: what a checkpoint saves.
+    // The position of the first unused batch, which a checkpoint saves.
     int64_t position() const { return position_; }
     void seek(int64_t position) {
         sampler_.seek(position);
@@ -21,8 +21,8 @@ public:
         drawn_ = false;
     }
 
-    // use(x, y), x and y (B,T), for `count` batches, or until it returns false. After each, while a GPU still computes,
-    // the one that follows is drawn and on its way there, be it of the next step.
+    // Calls use(x, y) with x and y (B,T) for `count` batches, or until it returns false. After each call, while a GPU
+    // is still computing, the next batch is drawn and its copy begins, even if it belongs to the next step.
     template <class Use>
     void each(Model& model, int64_t count, const Use& use) {
         if (!drawn_) draw();

@@ -1,5 +1,4 @@
-// How much memory and processor time the control groups (cgroups, of containers and batch systems) around this process
-// leave it.
+// The memory and CPU limits of the control groups (cgroups, of containers and batch systems) around this process.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +7,8 @@
 #include <limits>
 #include <string>
 
-// Of the group whose directory this is: its limit less what is used, but for files' pages, which are given up when
-// memory is asked for. The most that there is where it has no limit.
+// Memory left in the group with this directory: its limit minus its usage, except pages of files, which are released
+// when memory is needed. INT64_MAX without a limit.
 inline int64_t control_group_leaves(const std::string& directory, bool version2) {
     const auto number = [&](const char* name) {
         int64_t value = -1;
@@ -27,8 +26,7 @@ inline int64_t control_group_leaves(const std::string& directory, bool version2)
     return limit - std::max<int64_t>(used - cached, 0);
 }
 
-// How many processors the group's quota is worth: time it may run in each period, over the period. Infinity where it
-// has none.
+// The group's quota in CPUs: its run time per period, divided by the period. Infinity without a quota.
 inline double control_group_quota(const std::string& directory, bool version2) {
     double quota = -1, period = -1;  // where the quota is "max", it cannot be read as a number
     if (version2) {
@@ -40,8 +38,8 @@ inline double control_group_quota(const std::string& directory, bool version2) {
     return quota > 0 && period > 0 ? quota / period : std::numeric_limits<double>::infinity();
 }
 
-// The least of `unlimited` and of limit(directory, version2) for its own group and those around that. Inside a
-// container its path may mean nothing below `mount`, where then the root is its own.
+// The smallest of `unlimited` and limit(directory, version2) for the process's own group and those around it. Inside a
+// container its path may not exist below `mount`, where then the root is its own group.
 template <class Number, class Limit>
 Number least_of_control_groups(const std::string& controller, const std::string& membership, const std::string& mount,
                                Number unlimited, const Limit& limit) {
@@ -62,15 +60,15 @@ Number least_of_control_groups(const std::string& controller, const std::string&
     return least;
 }
 
-// Bytes that this process can still get; the most that there is without a limit.
+// Bytes that this process can still allocate; INT64_MAX without a limit.
 inline int64_t control_group_memory(const std::string& membership = "/proc/self/cgroup",
                                     const std::string& mount = "/sys/fs/cgroup") {
     return least_of_control_groups("memory", membership, mount, std::numeric_limits<int64_t>::max(),
                                    control_group_leaves);
 }
 
-// How many processors' time this process may take; infinity without a quota. Containers' --cpus sets one: the process
-// still sees all of the machine's cores, but as soon as the quota is spent all of its threads stand still.
+// The CPUs that this process may use; infinity without a quota. Containers' --cpus sets one: the process still sees all
+// cores of the machine, but all its threads stop once the quota is used up.
 inline double control_group_processors(const std::string& membership = "/proc/self/cgroup",
                                        const std::string& mount = "/sys/fs/cgroup") {
     return least_of_control_groups("cpu", membership, mount, std::numeric_limits<double>::infinity(),

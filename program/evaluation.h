@@ -11,8 +11,8 @@
 #include "io/data/batch_sampler.h"
 #include "io/file/error.h"
 
-// Over some windows of it, `batch` windows of equal length at a time; `between` is called before each batch. Throws
-// CheckFailed where it is not a number.
+// Over the given windows, `batch` windows of equal length at a time; `between` is called before each batch. Throws
+// CheckFailed if the loss is not a number.
 inline double mean_loss(
     Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
     const std::function<void()>& between = [] {}) {
@@ -37,7 +37,7 @@ inline double mean_loss(
     return total / static_cast<double>(tokens);
 }
 
-// `count` windows, evenly spread over all of them.
+// `count` windows spread evenly over all of them.
 inline std::vector<int64_t> spread(int64_t all, int64_t count) {
     std::vector<int64_t> windows(static_cast<size_t>(std::min(all, count)));
     for (size_t i = 0; i < windows.size(); ++i)

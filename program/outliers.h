@@ -1,4 +1,4 @@
-// Updates whose loss or gradient norm lies far above those before them, for --skip-outliers (llm.c's -sl and -sg).
+// Finds updates whose loss or gradient norm is far above those before, for --skip-outliers (llm.c's -sl and -sg).
 #pragma once
 
 #include <cmath>
@@ -11,11 +11,11 @@ class Outliers {
 public:
     static constexpr size_t window = 128;
 
-    // Of the updates before, oldest first; a checkpoint saves them.
+    // Of the last updates, oldest first; a checkpoint saves them.
     std::vector<double> losses, norms;
 
-    // What the next update may have: mean + z standard deviations of the last 128. No limit before there are so many,
-    // or where they are all the same.
+    // The limits for the next update: mean + z standard deviations of the last 128. No limits before there are 128, or
+    // if they are all equal.
     StepLimits limits(double clip, double z) const {
         StepLimits limits{.clip = clip};
         if (losses.size() < window) return limits;
@@ -24,7 +24,7 @@ public:
         return limits;
     }
 
-    // Also of updates left out: so what stays high is an outlier no more after a while.
+    // Skipped updates are added too, so a level that stays high is no longer an outlier after a while.
     void add(double loss, double norm) {
         for (auto& [history, value] : {std::pair(&losses, loss), std::pair(&norms, norm)}) {
             if (history->size() == window) history->erase(history->begin());

@@ -1,4 +1,4 @@
-// The line that tells how training goes: rewritten in place on a terminal, now and then a plain line in a pipe.
+// The progress line: rewritten in place on a terminal, printed now and then in a pipe.
 #pragma once
 
 #include <unistd.h>
@@ -14,8 +14,8 @@
 
 class Progress {
 public:
-    // flops_per_token and peak(), FLOP/s, give the share of what the machine could do. It is measured again when it
-    // turns out too low: other work, or another clock, may have been there.
+    // flops_per_token and peak(), in FLOP/s, give the share of the machine's peak. The peak is measured again if it
+    // turns out too low: other programs, or another clock rate, may have lowered it.
     Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, std::function<double()> peak)
         : done_(done),
           steps_(steps),

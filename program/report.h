@@ -17,5 +17,5 @@ struct Report {
     std::vector<std::pair<std::string, std::string>> facts{};
 };
 
-// Written beside and renamed over the last one. Throws InputError.
+// Written to a temporary file and renamed over the last one. Throws InputError.
 void write_report(const std::string& path, const Report& report);

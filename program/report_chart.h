@@ -23,7 +23,7 @@ struct Chart {
 
 std::string draw_chart(const Chart& chart);
 
-// The mean over `window` neighbours: symmetric at the start, where a loss falls fast; one-sided at the end.
+// The mean over `window` neighbours: symmetric at the start, where the loss falls fast, and one-sided at the end.
 std::vector<double> smooth(const std::vector<double>& y, int64_t window);
 
 std::string short_number(double value);     // 1.547, 98.8k, 3e-4

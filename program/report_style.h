@@ -1,4 +1,4 @@
-// The report's style sheet: the system's fonts, light or dark as the reader's system is, and fit for a phone and paper.
+// The report's style sheet: system fonts, light or dark as the system is set, readable on a phone and on paper.
 #pragma once
 
 inline constexpr const char* report_style = R"css(

@@ -1,4 +1,4 @@
-// Where a run writes.
+// The directory that a run writes to.
 #pragma once
 
 #include <optional>
@@ -7,18 +7,18 @@
 
 #include "io/model/checkpoint.h"
 
-// A run's directory. Locked, so that no second run writes there: by a lock of the kernel's on OUT/.lock, which ends
-// with the process, however that ends. The file goes at the end; where a crash has left it, it is in nobody's way.
+// A run's directory. It is locked against a second run by a kernel lock on OUT/.lock, which ends with the process,
+// however that ends. The file is removed at the end; if a crash leaves it, it does no harm.
 class RunDirectory {
 public:
-    // A new run's directory must be empty or not there; what a run that is refused has put there goes again, unless
-    // keep() was called. A resumed run's must be there. Throws InputError.
+    // The directory of a new run must be empty or not exist; what a refused run has put there is removed, unless keep()
+    // was called. The directory of a resumed run must exist. Throws InputError.
     RunDirectory(const std::string& path, bool resume);
     ~RunDirectory();
     RunDirectory(const RunDirectory&) = delete;
     void keep() { kept_ = true; }
 
-    // OUT/options.json: what --resume begins again with when a run ended before its first checkpoint.
+    // OUT/options.json: what --resume uses if a run ended before its first checkpoint.
     void write_options(const std::string& json) const;
     std::optional<std::string> read_options() const;  // throws InputError where it is not what was written
 
@@ -30,5 +30,5 @@ private:
     int lock_ = -1;
 };
 
-// OUT/options.json compared with its checksum, for `info --verify`; none where there is no file, or no checksum.
+// Compares OUT/options.json with its checksum, for `info --verify`; empty if there is no file or no checksum.
 std::vector<FileCheck> check_options(const std::string& out);

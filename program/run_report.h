@@ -1,4 +1,4 @@
-// OUT/report.html of a run as it stands.
+// The content of OUT/report.html for a run in its current state.
 #pragma once
 
 #include <algorithm>

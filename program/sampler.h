@@ -1,4 +1,4 @@
-// Drawing tokens from a model's logits.
+// Sampling tokens from a model's logits.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,11 @@
 struct Sampling {
     double temperature = 0.8;  // 0: always the likeliest token
     int64_t top_k = 0;         // 0: all tokens
-    int64_t ids = 0;           // draws ids below this, which is the tokenizer's size; 0: all that the model has
+    int64_t ids = 0;           // samples ids below this, the tokenizer's size; 0: all ids of the model
 };
 
-// One token by softmax(logits / temperature) over the top_k likeliest of the allowed ids; ties go to the smaller id.
+// Draws one token from softmax(logits / temperature) over the top_k likeliest of the allowed ids; ties go to the
+// smaller id.
 inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, std::mt19937_64& random) {
     const auto likelier = [&](int32_t a, int32_t b) {
         const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
@@ -42,8 +43,8 @@ inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sa
     return ids[std::min(at, ids.size() - 1)];
 }
 
-// Continues `tokens` by `count`, each drawn from the model given the last `context` ones; `emit` gets each as it comes.
-// Throws CheckFailed where the logits are not all numbers.
+// Appends `count` tokens to `tokens`, each sampled from the model given the last `context` ones; `emit` is called with
+// each. Throws CheckFailed if the logits are not finite.
 inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling, uint64_t seed,
                      const std::function<void(int32_t)>& emit) {
     std::mt19937_64 random(seed);

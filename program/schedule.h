@@ -13,9 +13,9 @@ struct Schedule {
     double final_lr_frac = 0;
     int64_t warmup = 0, steps = 0;
 
-    // Of update `step`, 1 … steps: linear warm-up to lr, then down to lr * final_lr_frac at the last step, unless
-    // warm-up lasts until then. wsd (warm-up, stable, decay: Hägele et al. 2024) stays at lr until the last fifth and
-    // falls with 1 - sqrt.
+    // The rate of update `step`, 1 … steps: linear warm-up to lr, then decay to lr * final_lr_frac at the last step,
+    // unless the warm-up lasts until then. wsd (warm-up, stable, decay: Hägele et al. 2024) stays at lr until the last
+    // fifth and decays as 1 - sqrt.
     double at(int64_t step) const {
         if (step < warmup) return lr * static_cast<double>(step) / static_cast<double>(warmup);
         const double progress =

@@ -1,4 +1,4 @@
-// How wide the terminal is that standard output goes to.
+// The width of the terminal on standard output.
 #pragma once
 
 #include <sys/ioctl.h>

@@ -7,14 +7,14 @@
 
 #include "io/data/dataset.h"
 
-// Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an
-// order shuffled by (seed, epoch), with the blocks' grid shifted by a random offset. State is one number.
-// Shards that are shorter than a block are joined with their neighbours, and blocks run over their ends.
+// Draws training batches: every epoch visits the shards, and the blocks of `seq` tokens within each, in an order
+// shuffled by (seed, epoch), with the grid of blocks shifted by a random offset. Its state is one number. Shards
+// shorter than a block are joined with their neighbours, and blocks run over their ends.
 class BatchSampler {
 public:
-    // Throws InputError if all of it together holds no block, which is seq + 1 tokens.
+    // Throws InputError if the dataset holds no block, which is seq + 1 tokens.
     BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
-    // x (B,T), y (B,T): y is x moved on by one token. Blocks go into rows in order of drawing.
+    // x (B,T), y (B,T): y is x shifted by one token. Blocks fill rows in the order of drawing.
     void next(int32_t* x, int32_t* y);
     int64_t position() const;     // blocks drawn since the start of training; what a checkpoint saves
     void seek(int64_t position);  // exact, in O(epochs * shards + blocks)
@@ -25,8 +25,8 @@ private:
     std::shared_ptr<State> state_;
 };
 
-// Reads a stream in order, in windows of `seq` predictions that do not overlap; the last window of a shard is
-// shorter. So each token but a shard's first is predicted exactly once.
+// Reads a stream in order, in windows of `seq` predictions that do not overlap; the last window of a shard is shorter.
+// So every token except the first of a shard is predicted exactly once.
 class WindowReader {
 public:
     // Throws InputError if there is nothing to predict.

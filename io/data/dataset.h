@@ -1,5 +1,5 @@
-// Token streams on disk. A stream is a list of llm.c shards (magic 20240520,
-// uint16 ids), mapped into memory, never read whole; a text file is tokenised once into such shards.
+// Token streams on disk. A stream is a list of llm.c shards (magic 20240520, uint16 ids), mapped into memory and never
+// read whole; a text file is tokenized once into such shards.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 class Shard {
 public:
     explicit Shard(const std::string& path);  // checks magic, version and size; throws InputError
-    // Ids alone, without a header, as nanoGPT's prepare.py writes them.
+    // Ids without a header, as nanoGPT's prepare.py writes them.
     static Shard headerless(const std::string& path);
     bool has_header() const { return reinterpret_cast<const uint8_t*>(tokens_) != file_->data(); }
     Shard part(int64_t begin, int64_t end) const;
@@ -33,8 +33,8 @@ private:
 struct Dataset {
     std::vector<Shard> shards;
     std::string source;                // what the user named, for messages
-    std::vector<std::string> notes{};  // what the user should know of it, a line each
-    bool remade = false;               // whether the notes say that tokens kept of a text were made anew
+    std::vector<std::string> notes{};  // messages for the user, one line each
+    bool remade = false;               // whether the notes say that a text was tokenized again
     std::string held_out{};            // of a split: how much is held out for validation, and why; for messages
     AddedTokens::Counts special{};     // of a text: its special tokens, those of a held-out part with the rest
     int64_t tokens() const;
@@ -44,24 +44,25 @@ struct Datasets {
     Dataset train, val;
 };
 
-// Opens --data and --val. A name ending in .bin, or a glob that matches such names, means shards, llm.c's or nanoGPT's
-// files of ids alone; anything
-// else is a text file, tokenised with `tokenizer` into `cache_directory` (once: reused while the text, the tokenizer
-// and what was made are unchanged). Without `val`, text is split 90/10 at a byte offset moved to a character
-// boundary, and for shards the last one (if there are several) or the last tenth of the only one is held out.
-// Every id is checked against `vocab`, the number of ids that the model has (0: as many as the tokenizer), before this
-// returns, so that training cannot end on one hours later. Throws InputError.
+// Opens --data and --val. A name that ends in .bin, or a glob that matches such names, means shards: llm.c's, or
+// nanoGPT's files of ids without a header. Anything else is a text file, tokenized with `tokenizer` into
+// `cache_directory` (once: reused while text, tokenizer and shards are unchanged). Without `val`, a text is split 90/10
+// at a byte offset moved to a character boundary; of shards, the last one (if there are several) or the last tenth of
+// the only one is held out.
+// Every id is checked against `vocab`, the number of ids of the model (0: of the tokenizer), before this returns, so
+// that training cannot fail on one hours later. Throws InputError.
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory, int64_t vocab = 0);
 
-// Changes where shards vanish, are others, or change places. Of each, size and ends are looked at, not all of it.
+// A fingerprint that changes if shards are removed, replaced or reordered. It covers each shard's size and ends, not
+// all of it.
 uint32_t fingerprint(const Datasets& datasets);
 
-// All of one stream for `eval`: no split.
+// One whole stream for `eval`, without a split.
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
                      int64_t vocab = 0);
 
-// Whether a file is taken for token ids alone.
+// Whether a file is taken for token ids without a header.
 bool is_headerless(const MappedFile& file);
 
 // The largest id. Throws InputError naming the first that is not below `vocab`.

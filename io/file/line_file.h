@@ -1,5 +1,5 @@
-// A file to which lines are appended as training goes. A full disc does not tear it: what could not be written waits in
-// memory, and goes first once there is room again.
+// A file to which lines are appended during training. A full disk does not damage it: lines that cannot be written are
+// kept in memory and written first when there is room again.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ public:
     LineFile(const LineFile&) = delete;
     void append(std::string_view line);  // whole, with its line break
     void sync();                         // onto the disc, so that no checkpoint is ahead of its log
-    // One line that says what failed, or "" while every line is in the file.
+    // The failure in one line, or "" while every line is in the file.
     const std::string& trouble() const { return trouble_; }
     const std::string& path() const { return path_; }
 

@@ -1,5 +1,5 @@
-// Tokens that a text names as they are, such as <|endoftext|>. They are found before the rest of the text is cut into
-// pieces, by the rules of Hugging Face's tokenizers library.
+// Special and added tokens, which a text contains by name, such as <|endoftext|>. They are found before the rest of the
+// text is cut into pieces, by the rules of Hugging Face's tokenizers library.
 #pragma once
 
 #include <array>
@@ -13,29 +13,28 @@
 struct AddedToken {
     int32_t id = -1;
     std::string content;
-    bool special = false;      // it marks a place in the text (its end, a speaker, padding) and is no part of it
-    bool single_word = false;  // found only where no letter, digit or underscore stands beside it
+    bool special = false;                 // marks a place in the text (end, speaker, padding) and is not part of it
+    bool single_word = false;             // found only where no letter, digit or underscore is next to it
     bool lstrip = false, rstrip = false;  // the white space before it, after it, belongs to it
-    bool normalized = false;              // searched for in what the tokens that are not normalized have left
+    bool normalized = false;              // searched for in the rest, after the tokens that are not normalized
 };
 
 class AddedTokens {
 public:
     AddedTokens() = default;
-    // With `special_as_text` the special tokens are found and left in the text, as with transformers'
-    // split_special_tokens.
+    // With `special_as_text`, names of special tokens stay ordinary text, as with transformers' split_special_tokens.
     explicit AddedTokens(std::vector<AddedToken> tokens, bool special_as_text = false);
 
     const std::vector<AddedToken>& list() const { return tokens_; }
     bool special_as_text() const { return special_as_text_; }
 
     // Calls `token` for each added token and `text` for each part of the text between them, in order. Of the tokens
-    // that begin at the same place the longest is found. The text is valid UTF-8.
+    // that begin at the same place, the longest is found. The text is valid UTF-8.
     void split(std::string_view text, const std::function<void(std::string_view)>& text_part,
                const std::function<void(int32_t)>& token) const;
 
-    // Whether a token lies across `at`, or takes account of what is before or behind it, so that the two sides cannot
-    // be encoded apart. (White space behind an rstrip token is not looked at: cut before a visible character.)
+    // Whether a token crosses `at`, or depends on what is before or behind it, so that the two sides cannot be encoded
+    // separately. (White space behind an rstrip token is not checked: cut before a visible character.)
     bool reaches_across(std::string_view text, size_t at) const;
 
     // How often each special token occurs in `ids`.
@@ -46,7 +45,7 @@ public:
     std::string note(const std::string& source, const Counts& counts) const;
 
 private:
-    // The tokens searched for at the same time.
+    // Tokens that are searched for together.
     struct Search {
         std::map<std::string, size_t, std::less<>> tokens;  // content → index in tokens_
         std::array<std::vector<size_t>, 256> lengths;       // of the tokens that begin with a byte, the longest first

@@ -1,5 +1,5 @@
-// Byte-pair encoding: a piece of text starts as its bytes, then the pair with the lowest rank is merged, the
-// leftmost first, until no two neighbours have a merge.
+// Byte-pair encoding: a piece of text starts as its bytes; then the pair with the lowest rank is merged, the leftmost
+// first, until no two neighbours have a merge.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct Merge {
     int32_t left, right, result;  // ids
 };
 
-// All that a byte-pair tokenizer consists of.
+// Everything that a byte-pair tokenizer consists of.
 struct Vocabulary {
     std::vector<std::string> tokens{};  // bytes of each id
     std::vector<Merge> merges{};        // in order of rank; left and right are bytes or results of earlier merges
@@ -43,5 +43,5 @@ private:
     std::vector<std::pair<uint64_t, int32_t>> slots_;  // open addressing: left and right → rank
 };
 
-// The id of each byte's token, the first where there are several; -1 where `tokens` lacks it.
+// The id of each byte's token, the first if there are several; -1 if `tokens` lacks it.
 std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens);

@@ -1,4 +1,4 @@
-// What a file is by its first bytes, where text or tokens are wanted and something else is given.
+// The kind of a file, by its first bytes, for messages when it is neither text nor tokens.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// GPT-2's cutting of text into pieces (words, numbers, punctuation, white space), within which byte pairs are
-// merged.
+// GPT-2's pre-tokenizer: it cuts text into pieces (words, numbers, punctuation, white space), within which byte pairs
+// are merged.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ private:
     bool jit_ = false;
 };
 
-// What Rust's regular expressions, which Hugging Face's tokenizers library uses, take for \w and \s. The text is valid
-// UTF-8; lengths are in bytes.
+// \w and \s as in Rust's regular expressions, which Hugging Face's tokenizers library uses. The text is valid UTF-8;
+// lengths are in bytes.
 bool begins_with_word_character(std::string_view text);
 bool ends_with_word_character(std::string_view text);
 size_t leading_space(std::string_view text);

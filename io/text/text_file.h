@@ -1,4 +1,4 @@
-// A text as a user gives it: what is no text is refused by name, and doubts about its encoding are told.
+// A text file from a user: files that are not text are refused by name, and doubts about the encoding are reported.
 #pragma once
 
 #include <string>
@@ -10,12 +10,11 @@
 
 class TextFile {
 public:
-    // Unpacks gzip, into memory. Throws InputError for UTF-16, archives and other files that are known by their first
-    // bytes.
+    // Decompresses gzip into memory. Throws InputError for UTF-16, archives and other kinds known by their first bytes.
     explicit TextFile(const std::string& path);
     TextFile(const TextFile&) = delete;
     std::string_view text() const { return text_; }
-    // A line for each: bytes that are no UTF-8, for tokenizers that read it; a byte-order mark; zero bytes.
+    // One line each for bytes that are not UTF-8 (if the tokenizer reads UTF-8), a byte-order mark, and zero bytes.
     std::vector<std::string> notes(const Tokenizer& tokenizer) const;
 
 private:
@@ -24,5 +23,5 @@ private:
     std::string_view text_;  // of one of the two
 };
 
-// "3 places are not UTF-8, the first at byte 10 (line 2), each read as U+FFFD; …", or "" where all of it is.
+// "3 places are not UTF-8, the first at byte 10 (line 2), each read as U+FFFD; …", or "" if all of it is valid.
 std::string invalid_utf8_note(std::string_view text);

@@ -17,33 +17,33 @@ public:
     virtual int32_t end_of_text() const = 0;           // its id, or -1 where there is none (bytes)
     virtual const std::string& name() const = 0;       // "byte", "gpt2", "none", or the file it came from
     virtual bool reads_utf8() const { return false; }  // or bytes as they are
-    // The tokens that are recognised in a text by their names, such as <|endoftext|>; none for bytes.
+    // The tokens that are recognized in a text by name, such as <|endoftext|>; none for bytes.
     virtual const AddedTokens& added() const;
-    // Names of special tokens are read as Hugging Face's tokenizers and tiktoken with allowed_special="all" read them,
-    // or, with TokenizerSettings::special_as_text, as ordinary text. Invalid UTF-8 is read as tiktoken's users get it,
-    // each invalid sequence replaced by U+FFFD (Python's errors="replace").
+    // Names of special tokens are read as in Hugging Face's tokenizers and in tiktoken with allowed_special="all" or,
+    // with TokenizerSettings::special_as_text, as ordinary text. Each invalid UTF-8 sequence is replaced by U+FFFD
+    // (Python's errors="replace").
     virtual std::vector<int32_t> encode(std::string_view text) const = 0;
     // The bytes of one token. Throws InputError for an id outside the vocabulary.
     virtual std::string_view token(int32_t id) const = 0;
 
     std::string decode(const std::vector<int32_t>& ids) const;
 
-    // False of "none" (below): encode() throws InputError then.
+    // False for "none" (below), whose encode() throws InputError.
     bool reads_text() const { return vocab() > 0; }
 
-    // Writes what Hugging Face's AutoTokenizer needs to read it back from `directory`: the files that it was read from,
-    // where those were Hugging Face's, unchanged.
+    // Writes the files from which Hugging Face's AutoTokenizer can read it back: unchanged, if it was read from Hugging
+    // Face's files.
     virtual void save_hugging_face(const std::string& directory) const = 0;
 };
 
-// "none", for sequences that are no text: any ids, none of them tokens of its own (vocab() is 0). token() is the id's
-// number and a space; no file is saved.
+// "none", for sequences that are not text: any ids, none of them its own tokens (vocab() is 0). token() returns the id
+// as a number and a space; save_hugging_face() writes nothing.
 std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text = -1);
-// Throws InputError where `tokenizer` is "none": `what` is text.
+// Throws InputError if `tokenizer` is "none", for text called `what`.
 void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy);
 
 struct TokenizerSettings {
-    bool special_as_text = false;  // --no-special-tokens: what looks like a special token is ordinary text
+    bool special_as_text = false;  // --no-special-tokens: names of special tokens are ordinary text
     std::string data_directory = "data";
 };
 

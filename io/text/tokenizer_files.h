@@ -11,7 +11,7 @@
 // vocab.bpe, merges.txt: ids follow from the merges alone (256 bytes in GPT-2's order, the merges,
 // <|endoftext|>).
 Vocabulary read_merges_file(const std::string& path);
-// llm.c's .bin: a list of tokens, whose order is that of the merges.
+// llm.c's .bin: a list of tokens, in the order of the merges.
 Vocabulary read_llmc_tokenizer(const std::string& path);
 // tokenizer.json, vocab.json with merges.txt (and added_tokens.json) beside it, or a directory with either. Keeps the
 // files as they are in Vocabulary::files.
@@ -33,5 +33,5 @@ std::pair<std::string, std::string> parse_merge(const std::string& path, const s
 // bytes of an earlier token.
 Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges,
                                std::vector<AddedToken> added = {});
-// Makes the end of text, if there is one, a special token that is recognised in a text.
+// Makes the end-of-text token, if there is one, a special token that is recognized in a text.
 void recognise_end_of_text(Vocabulary& vocabulary);
