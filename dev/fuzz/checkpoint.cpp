@@ -11,7 +11,7 @@
 
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/model/hugging_face.h"
 #include "io/file/json.h"
@@ -28,9 +28,7 @@ const GPT2Config small{.context = 2, .vocab = 3, .layers = 1, .heads = 1, .chann
 std::string state_of(const std::map<std::string, std::string>& files) {
     nlohmann::json list = nlohmann::json::object();
     for (const auto& [name, bytes] : files)
-        if (name != "trainer_state.json")
-            list[name] = {{"bytes", bytes.size()},
-                          {"crc32", crc32(reinterpret_cast<const uint8_t*>(bytes.data()), std::ssize(bytes))}};
+        if (name != "trainer_state.json") list[name] = {{"bytes", bytes.size()}, {"crc32", checksum(bytes)}};
     const nlohmann::json root = {{"step", 3},          {"position", 4},          {"seconds", 0.5},
                                  {"best_val_loss", 1}, {"options", {{"lr", 1}}}, {"files", list}};
     return root.dump();

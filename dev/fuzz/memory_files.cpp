@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 
@@ -85,7 +86,7 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
 MappedFile::~MappedFile() { remove(data_, size_); }
 void MappedFile::forget(const uint8_t*, int64_t) const {}
 
-FileWriter::FileWriter(const std::string& path) : path_(path), temporary_(path + ".tmp") {
+FileWriter::FileWriter(const std::string& path) : file_{path}, temporary_(path + ".tmp") {
     files()[key(temporary_)].clear();
 }
 
@@ -95,9 +96,12 @@ void FileWriter::write(const void* data, int64_t bytes) {
     files()[key(temporary_)].append(static_cast<const char*>(data), static_cast<size_t>(bytes));
 }
 
-void FileWriter::commit() { files()[key(path_)] = files()[key(temporary_)]; }
+WrittenFile FileWriter::commit() { return write_file_atomically(file_.path, files()[key(temporary_)]); }
 
-void write_file_atomically(const std::string& path, std::string_view bytes) { memory_files::put(path, bytes); }
+WrittenFile write_file_atomically(const std::string& path, std::string_view bytes) {
+    memory_files::put(path, bytes);
+    return {path, std::ssize(bytes), piece_checksums(bytes.data(), std::ssize(bytes))};
+}
 void sync_directory(const std::string&) {}
 
 bool is_directory(const std::string& path) {

@@ -144,8 +144,8 @@ void run_text(std::string_view input) {
                 "text comes back");
         const int64_t piece = 1 + static_cast<unsigned char>(input[0]);
         std::vector<int32_t> joined;
-        for (const std::string& path : tokenize_to_shards(text, *tokenizer, "t.bin", {piece, 40 + piece})) {
-            const Shard shard(path);
+        for (const WrittenFile& file : tokenize_to_shards(text, *tokenizer, "t.bin", {piece, 40 + piece})) {
+            const Shard shard(file.path);
             joined.insert(joined.end(), shard.tokens(), shard.tokens() + shard.size());
         }
         require(joined == ids, "pieces give the tokens of the whole");

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/text/file_kind.h"
 #include "io/file/json.h"
@@ -233,7 +233,7 @@ uint16_t check_ids(const Shard& shard, int64_t vocab) {
               "pass the --tokenizer that the shard was made with, or for a new model a larger --vocab");
 }
 
-void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
+WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
     const int64_t size = std::ssize(tokens);
     if (size > int64_t{UINT32_MAX})
         bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
@@ -242,7 +242,7 @@ void write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
     FileWriter file(path);
     file.write(header.data(), header_bytes);
     file.write(tokens.data(), 2 * size);
-    file.commit();
+    return file.commit();
 }
 
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
@@ -281,10 +281,10 @@ uint32_t fingerprint(const Datasets& datasets) {
             const int64_t count = std::min(end, shard.size());
             sums.push_back(static_cast<uint32_t>(shard.size()));
             for (const uint16_t* tokens : {shard.tokens(), shard.tokens() + shard.size() - count})
-                sums.push_back(crc32(reinterpret_cast<const uint8_t*>(tokens), 2 * count));
+                sums.push_back(checksum(tokens, 2 * count));
         }
     }
-    return crc32(reinterpret_cast<const uint8_t*>(sums.data()), 4 * std::ssize(sums));
+    return checksum(sums.data(), 4 * std::ssize(sums));
 }
 
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,

@@ -69,4 +69,4 @@ bool is_headerless(const MappedFile& file);
 uint16_t check_ids(const Shard& shard, int64_t vocab);
 
 // Writes tokens as a llm.c shard, whole or not at all (temporary name, fsync, rename).
-void write_shard(const std::string& path, const std::vector<uint16_t>& tokens);
+WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens);

@@ -10,7 +10,7 @@
 #include <exception>
 #include <filesystem>
 
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/data/dataset.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
@@ -84,30 +84,29 @@ public:
     ~ShardWriter() {
         std::error_code ignored;
         if (!finished_)
-            for (const std::string& path : paths_) fs::remove(path, ignored);
+            for (const WrittenFile& shard : shards_) fs::remove(shard.path, ignored);
     }
     void append(const std::vector<int32_t>& ids) {
         for (const int32_t id : ids) {
-            if (std::ssize(buffer_) == limit_) flush(numbered(path_, std::ssize(paths_)));
+            if (std::ssize(buffer_) == limit_) flush(numbered(path_, std::ssize(shards_)));
             buffer_.push_back(static_cast<uint16_t>(id));
         }
     }
-    std::vector<std::string> finish() {
-        flush(paths_.empty() ? path_ : numbered(path_, std::ssize(paths_)));
+    std::vector<WrittenFile> finish() {
+        flush(shards_.empty() ? path_ : numbered(path_, std::ssize(shards_)));
         finished_ = true;
-        return paths_;
+        return shards_;
     }
 
 private:
     void flush(const std::string& path) {
-        write_shard(path, buffer_);
-        paths_.push_back(path);
+        shards_.push_back(write_shard(path, buffer_));
         buffer_.clear();
     }
     std::string path_;
     int64_t limit_;
     std::vector<uint16_t> buffer_;
-    std::vector<std::string> paths_;
+    std::vector<WrittenFile> shards_;
     bool finished_ = false;
 };
 
@@ -127,23 +126,23 @@ std::string_view select(std::string_view text, TextPart part, const Tokenizer& t
     return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
 }
 
-// FNV-1a over the tokens' bytes, and what is recognised in a text: two tokenizers of one name and size may still
-// differ.
-uint64_t fingerprint(const Tokenizer& tokenizer) {
-    uint64_t hash = 0xcbf29ce484222325;
-    const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+// Two tokenizers of one name and size may still differ in their tokens, and in what they recognise in a text. Earlier
+// versions recorded another hash, of 64 bits; where that stands in a record, the text is tokenized again.
+uint32_t fingerprint(const Tokenizer& tokenizer) {
+    std::string all;
+    const auto add = [&](const auto value) { all += std::to_string(value) + ' '; };
     for (int32_t id = 0; id < tokenizer.vocab(); id++) {
         const std::string_view bytes = tokenizer.token(id);
-        add(static_cast<uint8_t>(bytes.size()));
-        for (const char byte : bytes) add(static_cast<uint8_t>(byte));
+        add(bytes.size());
+        all += bytes;
     }
     for (const AddedToken& token : tokenizer.added().list()) {
-        for (int shift = 0; shift < 32; shift += 8) add(static_cast<uint8_t>(token.id >> shift));
+        add(token.id);
         for (const bool flag : {token.special, token.single_word, token.lstrip, token.rstrip, token.normalized})
             add(flag);
     }
-    if (tokenizer.added().special_as_text()) add(1);
-    return hash;
+    add(tokenizer.added().special_as_text());
+    return checksum(all);
 }
 
 // Version 1 had no checksums.
@@ -188,21 +187,10 @@ json read_record(const std::string& path, std::vector<std::string>& notes) {
     }
 }
 
-// Of each 16 MiB of a file, so that threads share the work.
-constexpr int64_t piece_bytes = 16 << 20;
-
-std::vector<uint32_t> checksums(const MappedFile& file) {
-    std::vector<uint32_t> sums(static_cast<size_t>((file.size() + piece_bytes - 1) / piece_bytes));
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t i = 0; i < std::ssize(sums); i++)
-        sums[i] = crc32(file.data() + i * piece_bytes, std::min(piece_bytes, file.size() - i * piece_bytes));
-    return sums;
-}
-
-json describe_shard(const std::string& path) {
-    return {{"file", fs::path(path).filename().string()},
-            {"tokens", Shard(path).size()},
-            {"crc32", checksums(MappedFile(path))}};
+json describe_shard(const WrittenFile& shard) {
+    return {{"file", fs::path(shard.path).filename().string()},
+            {"tokens", Shard(shard.path).size()},
+            {"crc32", shard.checksums}};
 }
 
 // Returns the path of a record's shard. Throws InputError unless its bytes are those that were written, and
@@ -211,7 +199,8 @@ std::string checked_shard(const std::string& directory, const json& shard) {
     const auto name = shard.at("file").get<std::string>();
     if (!is_file_name(name)) bad_input(directory, "shard", one_line(name), "the name of a file in it", damaged);
     const std::string path = directory + "/" + name;
-    const json found = checksums(MappedFile(path)), &expected = shard.at("crc32");
+    const MappedFile file(path);
+    const json found = piece_checksums(file.data(), file.size()), &expected = shard.at("crc32");
     if (!expected.is_array() || expected.size() != found.size())
         bad_input(path, "CRC-32", json_text(found), json_text(expected), damaged);
     for (size_t i = 0; i < found.size(); i++)
@@ -283,7 +272,7 @@ int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Token
     return std::ssize(text);
 }
 
-std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
+std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits) {
     check_vocabulary(tokenizer);
     ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
@@ -310,9 +299,12 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else reported with the first nine
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
-    const auto paths = tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin");
+    std::vector<std::string> paths;
     record["shards"] = json::array();
-    for (const std::string& path : paths) record["shards"].push_back(describe_shard(path));
+    for (const WrittenFile& shard : tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin")) {
+        record["shards"].push_back(describe_shard(shard));
+        paths.push_back(shard.path);
+    }
     write_file_atomically(record_path, dump(record));
     if (is_of_changed_text(old, record))
         notes.remade.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +

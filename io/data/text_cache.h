@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/text/tokenizer.h"
 
 struct TokenizeLimits {
@@ -16,9 +16,9 @@ struct TokenizeLimits {
 };
 
 // Writes the tokens of `text` to `path` (X.bin) or, where they exceed limits.shard_tokens, to X_000000.bin,
-// X_000001.bin, … The tokens are those of encoding all of the text at once. Returns the paths. Throws
-// InputError, also for a vocabulary whose ids do not fit the shards' uint16.
-std::vector<std::string> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
+// X_000001.bin, … The tokens are those of encoding all of the text at once. Throws InputError, also for a
+// vocabulary whose ids do not fit the shards' uint16.
+std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits = {});
 
 // Where text may be cut nearest behind `begin + size` so that both sides encode on their own as they do

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -54,7 +55,7 @@ void MappedFile::forget(const uint8_t* begin, int64_t bytes) const {
 
 // The process number keeps two runs that write the same file apart: the last one wins, whole.
 FileWriter::FileWriter(const std::string& path)
-    : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".tmp") {
+    : file_{path}, temporary_(path + "." + std::to_string(getpid()) + ".tmp") {
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd_ < 0) fail(errno);
 }
@@ -66,7 +67,7 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::fail(int error) const {
-    bad_input(path_, "writing", std::strerror(error), "a file that can be written",
+    bad_input(file_.path, "writing", std::strerror(error), "a file that can be written",
               error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
                                                  : "check the path, its permissions and the disc");
 }
@@ -74,26 +75,32 @@ void FileWriter::fail(int error) const {
 void FileWriter::write(const void* data, int64_t bytes) {
     const char* p = static_cast<const char*>(data);
     while (bytes > 0) {
-        const int64_t piece = std::min(bytes, int64_t{1} << 30);  // the kernel takes at most 2 GiB at a time
-        const ssize_t written = ::write(fd_, p, static_cast<size_t>(piece));
+        // What the kernel has just copied is still in the cache when its checksum is computed.
+        constexpr int64_t cached = 256 << 10;
+        const int64_t in_piece = file_.bytes % checksum_piece;
+        const int64_t size = std::min({bytes, cached, checksum_piece - in_piece});
+        const ssize_t written = ::write(fd_, p, static_cast<size_t>(size));
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) fail(errno);
-        p += written, bytes -= written;
+        if (in_piece == 0) file_.checksums.push_back(0);
+        file_.checksums.back() = checksum(p, written, file_.checksums.back());
+        p += written, bytes -= written, file_.bytes += written;
     }
 }
 
-void FileWriter::commit() {
+WrittenFile FileWriter::commit() {
     if (fsync(fd_) != 0) fail(errno);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+    if (std::rename(temporary_.c_str(), file_.path.c_str()) != 0) fail(errno);
     close(std::exchange(fd_, -1));
-    const std::string parent = std::filesystem::path(path_).parent_path().string();
+    const std::string parent = std::filesystem::path(file_.path).parent_path().string();
     sync_directory(parent.empty() ? "." : parent);
+    return std::move(file_);
 }
 
-void write_file_atomically(const std::string& path, std::string_view bytes) {
+WrittenFile write_file_atomically(const std::string& path, std::string_view bytes) {
     FileWriter file(path);
     file.write(bytes.data(), static_cast<int64_t>(bytes.size()));
-    file.commit();
+    return file.commit();
 }
 
 void sync_directory(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 // A regular file, mapped read-only; data() is null if it is empty.
 class MappedFile {
@@ -36,6 +37,13 @@ private:
     int64_t size_ = 0;
 };
 
+// A file that was written, with the checksums of its pieces (as piece_checksums in checksum.h computes them).
+struct WrittenFile {
+    std::string path;
+    int64_t bytes = 0;
+    std::vector<uint32_t> checksums{};
+};
+
 // Writes to a temporary name beside `path`. commit() fsyncs, renames it over `path` and fsyncs the directory;
 // destroyed without commit() it removes the temporary file and leaves `path` as it was.
 class FileWriter {
@@ -44,16 +52,17 @@ public:
     ~FileWriter();
     FileWriter(const FileWriter&) = delete;
     FileWriter& operator=(const FileWriter&) = delete;
-    void write(const void* data, int64_t bytes);  // unbuffered: hand over large pieces
-    void commit();
+    void write(const void* data, int64_t bytes);  // unbuffered: pass large pieces
+    WrittenFile commit();
 
 private:
     [[noreturn]] void fail(int error) const;
-    std::string path_, temporary_;
+    WrittenFile file_;
+    std::string temporary_;
     int fd_ = -1;
 };
 
-void write_file_atomically(const std::string& path, std::string_view bytes);
+WrittenFile write_file_atomically(const std::string& path, std::string_view bytes);
 void sync_directory(const std::string& path);  // makes renames and removals in it survive a power cut
 
 // Whether a name that a file gives for another one beside it stays there: no path, no "..", nothing that the system

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/utf8.h"
@@ -121,15 +121,13 @@ json read_json_file(const std::string& path) {
 
 std::string with_own_checksum(std::string object) {
     object.resize(object.size() - 2);  // "\n}"
-    const uint32_t crc = crc32(reinterpret_cast<const uint8_t*>(object.data()), std::ssize(object));
-    return object + ",\n  \"crc32\": " + std::to_string(crc) + "\n}\n";
+    return object + ",\n  \"crc32\": " + std::to_string(checksum(object)) + "\n}\n";
 }
 
 void check_own_checksum(const std::string& path, const json& root, const std::string& remedy) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
-    const size_t end = std::min(text.rfind(",\n  \"crc32\": "), text.size());
-    const uint32_t found = crc32(file.data(), static_cast<int64_t>(end));
+    const uint32_t found = checksum(text.substr(0, text.rfind(",\n  \"crc32\": ")));
     if (!root.contains("crc32") || root["crc32"] != found)
         bad_input(path, "CRC-32", std::to_string(found), json_text(root.value("crc32", json())) + ", as it says itself",
                   remedy);

@@ -1,17 +1,15 @@
 #include "io/model/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 
 #include "io/model/checkpoint_names.h"
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/model/hugging_face.h"
@@ -37,33 +35,21 @@ void remove_leftovers(const std::string& out) {
     for (const fs::path& path : leftovers) fs::remove_all(path);
 }
 
-void sync_files(const std::string& directory) {
-    for (const auto& item : fs::directory_iterator(directory)) {
-        if (!item.is_regular_file()) continue;
-        const int fd = open(item.path().c_str(), O_RDONLY | O_CLOEXEC);
-        const int error = fd < 0 || fsync(fd) != 0 ? errno : 0;
-        if (fd >= 0) close(fd);
-        if (error != 0) throw fs::filesystem_error("fsync", item.path(), {error, std::generic_category()});
-    }
-    sync_directory(directory);
-}
-
-json listing(const std::string& directory) {
+json listing(const std::vector<WrittenFile>& written) {
     json files = json::object();
-    for (const auto& item : fs::directory_iterator(directory)) {
-        const MappedFile file(item.path().string());
-        files[item.path().filename().string()] = {{"bytes", file.size()}, {"crc32", crc32(file)}};
-    }
+    for (const WrittenFile& file : written)
+        files[fs::path(file.path).filename().string()] = {{"bytes", file.bytes},
+                                                          {"crc32", combined_checksum(file.checksums, file.bytes)}};
     return files;
 }
 
 void write_files(const std::string& directory, const GPT2Config& config, const float* parameters,
                  const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer, const TrainerState& state) {
-    write_model_directory(directory, config, parameters, &tokenizer);
+    std::vector<WrittenFile> written = write_model_directory(directory, config, parameters, &tokenizer);
     std::vector<TensorToWrite> tensors;
     for (const OptimizerBuffer& buffer : optimizer)
         tensors.push_back({buffer.name, DType::F32, {buffer.size}, buffer.data});
-    write_safetensors(directory + "/optimizer.safetensors", tensors);
+    written.push_back(write_safetensors(directory + "/optimizer.safetensors", tensors));
     const nlohmann::ordered_json root = {{"step", state.step},
                                          {"position", state.position},
                                          {"seconds", state.seconds},
@@ -75,7 +61,7 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
                                          {"norms", state.norms},
                                          {"last_applied", state.last_applied},
                                          {"options", parse_json_object("options", state.options)},
-                                         {"files", listing(directory)}};
+                                         {"files", listing(written)}};
     write_file_atomically(directory + "/" + state_name, with_own_checksum(root.dump(2)));
 }
 
@@ -209,13 +195,14 @@ std::shared_ptr<const Tokenizer> tokenizer_for_model(const std::string& spec, co
     return no_tokenizer(is_directory(model) ? read_hugging_face_end_of_text(model) : -1);
 }
 
-void write_model_directory(const std::string& directory, const GPT2Config& config, const float* parameters,
-                           const Tokenizer* tokenizer) {
+std::vector<WrittenFile> write_model_directory(const std::string& directory, const GPT2Config& config,
+                                               const float* parameters, const Tokenizer* tokenizer) {
     const bool gpt2_vocabulary = !tokenizer && config.vocab == 50257;
     const int32_t end_of_text = tokenizer ? tokenizer->end_of_text() : gpt2_vocabulary ? 50256 : -1;
-    write_hugging_face_model(directory, config, parameters, end_of_text < config.vocab ? end_of_text : -1);
-    if (tokenizer) tokenizer->save_hugging_face(directory);
-    sync_files(directory);
+    std::vector<WrittenFile> written =
+        write_hugging_face_model(directory, config, parameters, end_of_text < config.vocab ? end_of_text : -1);
+    if (tokenizer) std::ranges::move(tokenizer->save_hugging_face(directory), std::back_inserter(written));
+    return written;
 }
 
 std::string save_checkpoint(const std::string& out, const GPT2Config& config, const float* parameters,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpt2_tensors.h"
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/text/tokenizer.h"
 
 // `path` is a checkpoint or Hugging Face directory, a run's OUT (its newest checkpoint), a model.safetensors
@@ -37,8 +37,8 @@ std::string find_model(const std::string& path);
 
 // Writes config.json, model.safetensors (HF names and layout, fp32, wte without padding rows) and the
 // tokenizer's files (none if null) into an existing directory, each fsynced.
-void write_model_directory(const std::string& directory, const GPT2Config& config, const float* parameters,
-                           const Tokenizer* tokenizer);
+std::vector<WrittenFile> write_model_directory(const std::string& directory, const GPT2Config& config,
+                                               const float* parameters, const Tokenizer* tokenizer);
 
 // One flat buffer of the optimizer by name ("adam_m", "adam_v").
 struct OptimizerBuffer {

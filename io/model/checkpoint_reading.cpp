@@ -6,7 +6,7 @@
 
 #include "io/model/checkpoint.h"
 #include "io/model/checkpoint_names.h"
-#include "io/file/crc32.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
@@ -113,7 +113,7 @@ void check_size(const std::string& checkpoint, const ListedFile& listed) {
 
 void check_sum(const std::string& checkpoint, const ListedFile& listed) {
     const MappedFile file(checkpoint + "/" + listed.name);
-    const uint32_t found = crc32(file);
+    const uint32_t found = checksum(file);
     if (found != listed.crc)
         bad_input(file.path(), "CRC-32", std::to_string(found), std::to_string(listed.crc),
                   "the file is damaged: use another checkpoint");

@@ -214,8 +214,8 @@ void read_hugging_face_model(const std::string& directory, const GPT2Config& con
         }
 }
 
-void write_hugging_face_model(const std::string& directory, const GPT2Config& config, const float* parameters,
-                              int64_t end_of_text) {
+std::vector<WrittenFile> write_hugging_face_model(const std::string& directory, const GPT2Config& config,
+                                                  const float* parameters, int64_t end_of_text) {
     nlohmann::ordered_json root = {
         {"architectures", {"GPT2LMHeadModel"}},
         {"model_type", "gpt2"},
@@ -243,12 +243,11 @@ void write_hugging_face_model(const std::string& directory, const GPT2Config& co
         {"use_cache", true},
     };
     if (end_of_text >= 0) root["bos_token_id"] = root["eos_token_id"] = end_of_text;
-    write_file_atomically(directory + "/config.json", root.dump(2) + "\n");
-
     std::vector<TensorToWrite> tensors;
     for (const Parameter& p : ParameterTable(config).rows)
         for (int64_t l = 0; l < p.copies; l++)
             tensors.push_back(
                 {p.hf_name(l), DType::F32, stored_shape(p, config), parameters + p.at(l), p.hf_transposed});
-    write_safetensors(directory + "/model.safetensors", tensors);
+    return {write_file_atomically(directory + "/config.json", root.dump(2) + "\n"),
+            write_safetensors(directory + "/model.safetensors", tensors)};
 }

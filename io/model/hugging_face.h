@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "gpt2_tensors.h"
+#include "io/file/file.h"
 
 // Checks config.json, and every tensor's name, shape and dtype against it. Throws InputError.
 GPT2Config read_hugging_face_config(const std::string& directory);
@@ -12,5 +14,5 @@ int32_t read_hugging_face_end_of_text(const std::string& directory);
 void read_hugging_face_model(const std::string& directory, const GPT2Config& config, float* parameters);
 
 // config.json and model.safetensors; `end_of_text` is a token id, or -1 where there is none.
-void write_hugging_face_model(const std::string& directory, const GPT2Config& config, const float* parameters,
-                              int64_t end_of_text);
+std::vector<WrittenFile> write_hugging_face_model(const std::string& directory, const GPT2Config& config,
+                                                  const float* parameters, int64_t end_of_text);

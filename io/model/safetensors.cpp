@@ -244,8 +244,8 @@ void write_transposed(FileWriter& file, const TensorToWrite& tensor) {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+WrittenFile write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                              const std::vector<std::pair<std::string, std::string>>& metadata) {
     nlohmann::ordered_json header;
     for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
     int64_t end = 0;
@@ -272,5 +272,5 @@ void write_safetensors(const std::string& path, const std::vector<TensorToWrite>
         else
             file.write(tensors[i].data, sizes[i]);
     }
-    file.commit();
+    return file.commit();
 }

@@ -58,6 +58,6 @@ struct TensorToWrite {
     bool transposed = false;  // F32 matrices only
 };
 
-// Writes and fsyncs. Throws InputError with the system's reason (a full disc leaves no file behind).
-void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});
+// Writes and fsyncs. Throws InputError with the system's reason (a full disk leaves no file behind).
+WrittenFile write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                              const std::vector<std::pair<std::string, std::string>>& metadata = {{"format", "pt"}});

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "io/text/byte_pair.h"
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "device/platform.h"
@@ -24,10 +25,13 @@ std::vector<std::string> byte_value_tokens() {
     return tokens;
 }
 
-// Writes the files that a tokenizer was read from. Returns whether there are any.
-bool save_own_files(const Vocabulary& vocabulary, const std::string& directory) {
-    for (const auto& [name, contents] : vocabulary.files) write_file_atomically(directory + "/" + name, contents);
-    return !vocabulary.files.empty();
+// The files that the tokenizer was read from, where it keeps them.
+std::vector<WrittenFile> save_vocabulary(const Vocabulary& vocabulary, const std::string& directory) {
+    if (vocabulary.files.empty()) return write_hugging_face_tokenizer(vocabulary, directory);
+    std::vector<WrittenFile> written;
+    for (const auto& [name, contents] : vocabulary.files)
+        written.push_back(write_file_atomically(directory + "/" + name, contents));
+    return written;
 }
 
 class ByteTokenizer : public Tokenizer {
@@ -45,8 +49,8 @@ public:
         if (id < 0 || id >= 256) bad_token_id(*this, id);
         return vocabulary_.tokens[id];
     }
-    void save_hugging_face(const std::string& directory) const override {
-        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
+    std::vector<WrittenFile> save_hugging_face(const std::string& directory) const override {
+        return save_vocabulary(vocabulary_, directory);
     }
 
 private:
@@ -68,7 +72,7 @@ public:
         return {};
     }
     std::string_view token(int32_t id) const override { return numbers_.at(static_cast<size_t>(id)); }
-    void save_hugging_face(const std::string&) const override {}
+    std::vector<WrittenFile> save_hugging_face(const std::string&) const override { return {}; }
 
 private:
     const std::string name_ = "none";
@@ -123,8 +127,8 @@ public:
         if (id < 0 || id >= vocab()) bad_token_id(*this, id);
         return vocabulary_.tokens[id];
     }
-    void save_hugging_face(const std::string& directory) const override {
-        if (!save_own_files(vocabulary_, directory)) write_hugging_face_tokenizer(vocabulary_, directory);
+    std::vector<WrittenFile> save_hugging_face(const std::string& directory) const override {
+        return save_vocabulary(vocabulary_, directory);
     }
 
 private:
@@ -145,19 +149,16 @@ std::string find_gpt2_merges(const std::string& directory) {
     return path_exists(here) || !path_exists(beside) ? here : beside;
 }
 
-// FNV-1a over all tokens: the vocabulary's identity, whatever file it came from.
-uint64_t fingerprint(const std::vector<std::string>& tokens) {
-    uint64_t hash = 0xCBF29CE484222325u;
-    for (const std::string& token : tokens) {
-        for (const char c : token) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-        hash = (hash ^ 0x100) * 0x100000001B3u;  // no byte: the end of a token
-    }
-    return hash;
+// Identifies a vocabulary, whatever file it came from. Each token's size says where the next one begins.
+uint32_t fingerprint(const std::vector<std::string>& tokens) {
+    uint32_t crc = 0;
+    for (const std::string& token : tokens) crc = checksum(std::to_string(token.size()) + ":" + token, crc);
+    return crc;
 }
 
 bool is_gpt2(const Vocabulary& vocabulary) {
-    constexpr uint64_t gpt2_fingerprint = 0x4241B6484C40C457u;
-    if (fingerprint(vocabulary.tokens) != gpt2_fingerprint || vocabulary.added.size() != 1) return false;
+    constexpr uint32_t gpt2_fingerprint = 0x6B127338;
+    if (vocabulary.added.size() != 1 || fingerprint(vocabulary.tokens) != gpt2_fingerprint) return false;
     const AddedToken& end = vocabulary.added[0];
     return end.special && !end.single_word && !end.lstrip && !end.rstrip;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/file/file.h"
 #include "io/text/added_tokens.h"
 
 class Tokenizer {
@@ -33,7 +34,7 @@ public:
 
     // Writes the files from which Hugging Face's AutoTokenizer can read it back: unchanged, if it was read from Hugging
     // Face's files.
-    virtual void save_hugging_face(const std::string& directory) const = 0;
+    virtual std::vector<WrittenFile> save_hugging_face(const std::string& directory) const = 0;
 };
 
 // "none", for sequences that are not text: any ids, none of them its own tokens (vocab() is 0). token() returns the id

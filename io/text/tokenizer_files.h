@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/file/file.h"
 #include "io/text/byte_pair.h"
 
 // vocab.bpe, merges.txt: ids follow from the merges alone (256 bytes in GPT-2's order, the merges,
@@ -18,7 +19,7 @@ Vocabulary read_llmc_tokenizer(const std::string& path);
 Vocabulary read_hugging_face_tokenizer(const std::string& path);
 
 // tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
-void write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
+std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
 
 // Parts of the readers.
 inline constexpr char end_of_text_token[] = "<|endoftext|>";

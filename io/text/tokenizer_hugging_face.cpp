@@ -275,10 +275,12 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path) {
     return vocabulary;
 }
 
-void write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory) {
-    const auto write_json = [&](const char* name, const ordered_json& value) {
-        write_file_atomically(directory + "/" + name, value.dump(2) + "\n");
+std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory) {
+    std::vector<WrittenFile> files;
+    const auto write = [&](const char* name, const std::string& text) {
+        files.push_back(write_file_atomically(directory + "/" + name, text));
     };
+    const auto write_json = [&](const char* name, const ordered_json& value) { write(name, value.dump(2) + "\n"); };
     const auto is_end = [&](size_t id) { return static_cast<int32_t>(id) == vocabulary.end_of_text; };
     const std::string end = vocabulary.end_of_text >= 0 ? vocabulary.tokens[vocabulary.end_of_text] : "";
     ordered_json vocab = ordered_json::object();
@@ -306,7 +308,7 @@ void write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::strin
     const ordered_json byte_level = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", words}};
     write_json("vocab.json", vocab);
-    write_file_atomically(directory + "/merges.txt", merge_lines);
+    write("merges.txt", merge_lines);
     write_json("tokenizer.json", {{"version", "1.0"},
                                   {"truncation", nullptr},
                                   {"padding", nullptr},
@@ -331,4 +333,5 @@ void write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::strin
                            {"clean_up_tokenization_spaces", false}};
     if (!end.empty()) config.update({{"bos_token", end}, {"eos_token", end}, {"unk_token", end}});
     write_json("tokenizer_config.json", config);
+    return files;
 }

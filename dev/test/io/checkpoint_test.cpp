@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <cmath>
@@ -233,6 +234,28 @@ TEST_F(Checkpoints, ChecksumIsZips) {
     // The fake tokenizer's file is "{}", and zlib.crc32(b"{}") is this.
     EXPECT_EQ(json::parse(read_bytes(checkpoint + "/trainer_state.json"))["files"]["tokenizer.json"],
               (json{{"bytes", 2}, {"crc32", 2745614147}}));
+}
+
+// Whatever the sizes that a file is written in, also of nothing and across the pieces that have a checksum each.
+TEST_F(Checkpoints, ChecksumsOfWritingAreThoseOfReading) {
+    std::string bytes(2 * checksum_piece + 12345, '\0');
+    std::mt19937 random(1);
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    for (const int64_t size : {int64_t{0}, int64_t{1}, checksum_piece, std::ssize(bytes)}) {
+        FileWriter writer(at("file"));
+        for (int64_t begin = 0, step = 1; begin < size; begin += step, step *= 7) {
+            writer.write(bytes.data() + begin, std::min(step, size - begin));
+            writer.write(nullptr, 0);
+        }
+        const WrittenFile written = writer.commit();
+        const MappedFile file(at("file"));
+        EXPECT_EQ(written.path, at("file"));
+        EXPECT_EQ(written.bytes, size);
+        EXPECT_EQ(written.checksums, piece_checksums(file.data(), file.size()));
+        EXPECT_EQ(combined_checksum(written.checksums, size), checksum(file));
+        EXPECT_EQ(checksum(file), crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<size_t>(size)));
+    }
+    EXPECT_EQ(checksum(nullptr, 0, 7), 7u);
 }
 
 TEST_F(Checkpoints, OptimizerMustFit) {

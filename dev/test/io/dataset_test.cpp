@@ -39,7 +39,7 @@ public:
         return ids;
     }
     std::string_view token(int32_t id) const override { return std::string_view(all_).substr(id % 256, 1); }
-    void save_hugging_face(const std::string&) const override {}
+    std::vector<WrittenFile> save_hugging_face(const std::string&) const override { return {}; }
     mutable std::atomic<int64_t> encoded_bytes = 0;
 
 private:
@@ -314,6 +314,12 @@ TEST_F(DatasetTest, TheOnlyShardLosesItsLastTenth) {
     EXPECT_EQ(sets.val.shards[0].tokens()[0], 94);
 }
 
+// Checkpoints hold it: were it another, a resumed run would report that its data has changed.
+TEST_F(DatasetTest, FingerprintIsFixedForAllTime) {
+    shard("t_0.bin", 5000), shard("t_1.bin", 10, 1000), shard("v.bin", 10, 1000);
+    EXPECT_EQ(fingerprint(open_datasets(path("t_*.bin"), path("v.bin"), Bytes(), directory, 65536)), 3954113149u);
+}
+
 TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
     write("a.txt", "x"), write("b.txt", "y"), shard("c.bin", 1);
     const auto open = [&](const std::string& data) {
@@ -400,11 +406,11 @@ TEST_F(DatasetTest, SomeoneElsesFilesAreNotOverwritten) {
 TEST_F(DatasetTest, LongTextBecomesSeveralShards) {
     std::string text;
     for (int i = 0; i < 1000; i++) text += "line " + std::to_string(i) + "\n";
-    const auto paths = tokenize_to_shards(text, Bytes(), path("x.bin"), {.chunk_bytes = 100, .shard_tokens = 3000});
-    ASSERT_EQ(paths.size(), 3u);
-    EXPECT_EQ(paths[0], path("x_000000.bin"));
+    const auto shards = tokenize_to_shards(text, Bytes(), path("x.bin"), {.chunk_bytes = 100, .shard_tokens = 3000});
+    ASSERT_EQ(shards.size(), 3u);
+    EXPECT_EQ(shards[0].path, path("x_000000.bin"));
     Dataset joined;
-    for (const std::string& file : paths) joined.shards.emplace_back(file);
+    for (const WrittenFile& file : shards) joined.shards.emplace_back(file.path);
     EXPECT_EQ(text_of(joined), text);
     EXPECT_EQ(tokenize_to_shards("abc", Bytes(), path("y.bin"), {.chunk_bytes = 1, .shard_tokens = 3}).size(), 1u);
 }

@@ -14,6 +14,7 @@
 #include "dev/test/test_directory.h"
 #include "gpt2_tensors.h"
 #include "io/file/error.h"
+#include "io/file/file.h"
 #include "io/text/tokenizer.h"
 
 class ModelFiles : public TestDirectory {};
@@ -26,8 +27,8 @@ public:
     const std::string& name() const override { return name_; }
     std::vector<int32_t> encode(std::string_view) const override { return {}; }
     std::string_view token(int32_t) const override { return "?"; }
-    void save_hugging_face(const std::string& directory) const override {
-        std::ofstream(directory + "/tokenizer.json") << "{}";
+    std::vector<WrittenFile> save_hugging_face(const std::string& directory) const override {
+        return {write_file_atomically(directory + "/tokenizer.json", "{}")};
     }
 
 private:
