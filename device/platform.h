@@ -65,22 +65,18 @@ inline int64_t free_memory() {
     return pages > 0 && page > 0 ? pages * page : INT64_MAX;
 }
 
-// Bytes of addresses that this process has taken. The fallback allows for the program and its libraries.
-inline int64_t address_space_taken() {
-    long long pages = -1;
+// What this process takes, in bytes. The fallback allows for the program and its libraries.
+struct ProcessMemory {
+    int64_t address_space = int64_t{64} << 20;
+    int64_t resident = int64_t{8} << 20;
+};
+inline ProcessMemory process_memory() {
+    long long address_space, resident;  // in pages
     FILE* const statm = linux_only ? fopen("/proc/self/statm", "re") : nullptr;
-    if (statm && fscanf(statm, "%lld", &pages) != 1) pages = -1;
+    const bool known = statm && fscanf(statm, "%lld %lld", &address_space, &resident) == 2;
     if (statm) fclose(statm);
-    return pages >= 0 ? pages * sysconf(_SC_PAGESIZE) : int64_t{64} << 20;
-}
-
-// Bytes that this process has in memory now. The fallback allows for the program and its libraries.
-inline int64_t resident_memory() {
-    long long pages = -1;
-    FILE* const statm = linux_only ? fopen("/proc/self/statm", "re") : nullptr;
-    if (statm && fscanf(statm, "%*d %lld", &pages) != 1) pages = -1;
-    if (statm) fclose(statm);
-    return pages >= 0 ? pages * sysconf(_SC_PAGESIZE) : int64_t{8} << 20;
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    return known ? ProcessMemory{address_space * page, resident * page} : ProcessMemory{};
 }
 
 // Asks for huge pages for large memory: fewer TLB misses. A hint, without effect in the fallback.

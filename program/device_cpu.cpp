@@ -34,7 +34,8 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                     [&] { return scratch(options, config, B, T, keep).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
-    plan.rows.emplace_back("program", platform::resident_memory());  // the tokenizer included; no longer available
+    // With the tokenizer; this memory is no longer among what is available.
+    plan.rows.emplace_back("program", platform::process_memory().resident);
     return plan.text();
 }
 

@@ -31,7 +31,7 @@ inline int64_t available_memory() {
     rlimit space{};
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
         constexpr int64_t thread = int64_t{72} << 20;
-        const int64_t taken = platform::address_space_taken() + omp_get_max_threads() * thread;
+        const int64_t taken = platform::process_memory().address_space + omp_get_max_threads() * thread;
         available = std::min(available, (static_cast<int64_t>(space.rlim_cur) - taken) / 3 * 2);
     }
     return std::max<int64_t>(available, 0);
