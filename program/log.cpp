@@ -28,7 +28,11 @@ double number(const nlohmann::json& line, const char* key) {
     return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
-// Throws nlohmann::json::exception or InputError.
+// Both throw nlohmann::json::exception or InputError.
+template <class Entry>
+Entry from_line(std::string_view text);
+
+template <>
 LogEntry from_line(std::string_view text) {
     const nlohmann::json line = parse_json_object("", text);
     LogEntry e{.step = json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()),
@@ -45,27 +49,28 @@ LogEntry from_line(std::string_view text) {
 
 // A sample's bytes need be no UTF-8; what is not becomes U+FFFD.
 std::string to_line(const Sample& sample) {
-    const nlohmann::ordered_json line{{"step", sample.first}, {"text", sample.second}};
+    const nlohmann::ordered_json line{{"step", sample.step}, {"text", sample.text}};
     return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-Sample sample_from_line(std::string_view text) {
+template <>
+Sample from_line(std::string_view text) {
     const nlohmann::json line = parse_json_object("", text);
     return {json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()), line.at("text").get<std::string>()};
 }
 
 // Hands each line and what it says over; `damaged` gets the number of one that says nothing. A last line that a break
 // left unfinished is passed by.
-template <class Parse>
-void for_each_line(const std::string& path, Parse parse, const auto& take, const auto& damaged) {
+template <class Entry>
+void for_each_line(const std::string& path, const auto& take, const auto& damaged) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     int64_t number = 1;
     for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1, number++) {
         const std::string_view line = text.substr(begin, end - begin);
-        std::optional<decltype(parse(line))> entry;
+        std::optional<Entry> entry;
         try {
-            entry = parse(line);
+            entry = from_line<Entry>(line);
         } catch (const nlohmann::json::exception&) {
         } catch (const InputError&) {
         }
@@ -76,9 +81,9 @@ void for_each_line(const std::string& path, Parse parse, const auto& take, const
     }
 }
 
-template <class Parse>
-void for_each_line(const std::string& path, Parse parse, const auto& take) {
-    for_each_line(path, parse, take, [&](int64_t line) {
+template <class Entry>
+void for_each_line(const std::string& path, const auto& take) {
+    for_each_line<Entry>(path, take, [&](int64_t line) {
         bad_input(path, "line " + std::to_string(line), "what is no log entry",
                   "a JSON object with step, split, loss, …", "remove the line");
     });
@@ -97,22 +102,22 @@ std::string set_aside(const std::string& path, const std::string& text) {
 
 // Drops the lines after `step`, and a torn last one. A checkpoint's training does not hang on its log: damaged lines
 // are left out, the file as it was is kept beside it, and one line that says so returned, "" where none are.
-template <class Parse>
-std::string cut(const std::string& path, int64_t step, Parse parse, const auto& step_of) {
+template <class Entry>
+std::string cut(const std::string& path, int64_t step) {
     if (step < 0 || !path_exists(path)) return "";
     uintmax_t kept = 0, read = 0;
     int64_t damaged = 0, first = 0;
-    const auto take = [&](std::string_view line, const auto& entry) {
+    const auto take = [&](std::string_view line, const Entry& entry) {
         read += line.size() + 1;
-        if (step_of(entry) <= step) kept = read;
+        if (entry.step <= step) kept = read;
     };
-    for_each_line(path, parse, take, [&](int64_t line) {
+    for_each_line<Entry>(path, take, [&](int64_t line) {
         if (damaged++ == 0) first = line;
     });
     if (damaged > 0) {
         std::string good;
-        for_each_line(
-            path, parse, [&](std::string_view line, const auto&) { good.append(line) += '\n'; }, [](int64_t) {});
+        for_each_line<Entry>(
+            path, [&](std::string_view line, const Entry&) { good.append(line) += '\n'; }, [](int64_t) {});
         const std::string copy = set_aside(path, good.substr(0, kept));
         return path + ": line " + std::to_string(first) +
                (damaged > 1 ? " and " + std::to_string(damaged - 1) + " more" : "") +
@@ -136,15 +141,21 @@ LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double w
 
 }  // namespace
 
-Log::Log(const std::string& out, int64_t resume_step)
-    : damage_(cut(out + "/log.jsonl", resume_step, from_line, [](const LogEntry& e) { return e.step; })),
-      file_(out + "/log.jsonl", resume_step < 0) {}
+template <class Entry>
+EntryLog<Entry>::EntryLog(const std::string& path, int64_t resume_step)
+    : damage_(cut<Entry>(path, resume_step)), file_(path, resume_step < 0) {}
 
-void Log::write(const LogEntry& entry) { file_.append(to_line(entry)); }
+template <class Entry>
+void EntryLog<Entry>::write(const Entry& entry) {
+    file_.append(to_line(entry));
+}
+
+template class EntryLog<LogEntry>;
+template class EntryLog<Sample>;
 
 std::vector<LogEntry> read_log(const std::string& path) {
     std::vector<LogEntry> entries;
-    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { entries.push_back(entry); });
+    for_each_line<LogEntry>(path, [&](std::string_view, const LogEntry& entry) { entries.push_back(entry); });
     return entries;
 }
 
@@ -168,7 +179,7 @@ void LogHistory::add(const LogEntry& entry) {
 }
 
 void LogHistory::add_file(const std::string& path) {
-    for_each_line(path, from_line, [&](std::string_view, const LogEntry& entry) { add(entry); });
+    for_each_line<LogEntry>(path, [&](std::string_view, const LogEntry& entry) { add(entry); });
 }
 
 std::vector<LogEntry> LogHistory::entries() const {
@@ -178,15 +189,9 @@ std::vector<LogEntry> LogHistory::entries() const {
     return all;
 }
 
-SampleLog::SampleLog(const std::string& out, int64_t resume_step)
-    : damage_(cut(out + "/samples.jsonl", resume_step, sample_from_line, [](const Sample& s) { return s.first; })),
-      file_(out + "/samples.jsonl", resume_step < 0) {}
-
-void SampleLog::write(const Sample& sample) { file_.append(to_line(sample)); }
-
 std::vector<Sample> read_samples(const std::string& path, size_t most) {
     std::vector<Sample> samples;
-    for_each_line(path, sample_from_line, [&](std::string_view, const Sample& sample) {
+    for_each_line<Sample>(path, [&](std::string_view, const Sample& sample) {
         if (samples.size() == most) samples.erase(samples.begin());
         samples.push_back(sample);
     });

@@ -1,9 +1,8 @@
-// OUT/log.jsonl: one JSON object a line, appended as training goes; OUT/samples.jsonl: likewise the samples of text.
+// OUT/log.jsonl and OUT/samples.jsonl: one JSON object per line, appended during training.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "io/file/line_file.h"
@@ -17,12 +16,20 @@ struct LogEntry {
     bool skipped = false;  // an outlier: its update was left out
 };
 
-class Log {
+// A sample of text, written after `step` steps.
+struct Sample {
+    int64_t step = 0;
+    std::string text;
+    bool operator==(const Sample&) const = default;
+};
+
+template <class Entry>
+class EntryLog {
 public:
-    // Opens OUT/log.jsonl. A new run (`resume_step` < 0) must find none; a resumed one drops lines after `resume_step`,
-    // and a torn last line. Throws InputError.
-    Log(const std::string& out, int64_t resume_step);
-    void write(const LogEntry& entry);
+    // Opens or creates the file. A new run (`resume_step` < 0) must find none; a resumed run drops the lines after
+    // `resume_step` and a torn last line. Throws InputError.
+    EntryLog(const std::string& path, int64_t resume_step);
+    void write(const Entry& entry);
     void sync() { file_.sync(); }
     const std::string& trouble() const { return file_.trouble(); }
     // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
@@ -32,8 +39,11 @@ private:
     std::string damage_;
     LineFile file_;
 };
+using Log = EntryLog<LogEntry>;
+using SampleLog = EntryLog<Sample>;
 
 std::vector<LogEntry> read_log(const std::string& path);
+std::vector<Sample> read_samples(const std::string& path, size_t most);  // the newest `most`
 
 // A log in bounded memory, for the report of a run of any length: once there are too many training steps, each two
 // become one, their mean; of validations, the newest and every second one of the others stay.
@@ -49,23 +59,3 @@ private:
     LogEntry sum_;               // of the entries that are to become one
     int64_t each_ = 1, in_ = 0;  // so many become one; so many are in sum_
 };
-
-using Sample = std::pair<int64_t, std::string>;  // after which step, and the text
-
-// The same for OUT/samples.jsonl.
-class SampleLog {
-public:
-    SampleLog(const std::string& out, int64_t resume_step);
-    void write(const Sample& sample);
-    void sync() { file_.sync(); }
-    const std::string& trouble() const { return file_.trouble(); }
-    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
-    const std::string& damage() const { return damage_; }
-
-private:
-    std::string damage_;
-    LineFile file_;
-};
-
-// The newest `most`.
-std::vector<Sample> read_samples(const std::string& path, size_t most);

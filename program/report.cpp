@@ -70,13 +70,13 @@ std::string draw_notice(const std::vector<LogEntry>& log) {
 }
 
 // The newest is open; behind <pre> a line break is no part of the text.
-std::string draw_samples(std::vector<std::pair<int64_t, std::string>> samples) {
+std::string draw_samples(std::vector<Sample> samples) {
     if (samples.empty()) return "";
     std::reverse(samples.begin(), samples.end());
     std::string html = "<section class=\"card samples\">\n<h2>Samples</h2>\n";
     for (size_t i = 0; i < samples.size(); i++)
         html += std::string("<details class=\"sample\"") + (i == 0 ? " open" : "") + "><summary>step " +
-                grouped_number(samples[i].first) + "</summary><pre dir=\"auto\">\n" + escape_html(samples[i].second) +
+                grouped_number(samples[i].step) + "</summary><pre dir=\"auto\">\n" + escape_html(samples[i].text) +
                 "</pre></details>\n";
     return html + "</section>\n";
 }

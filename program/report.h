@@ -11,7 +11,7 @@ struct Report {
     std::string title;        // "tiny on data/tinyshakespeare.txt"
     std::string loss_unit{};  // "nats per byte" / "nats per token"
     std::vector<LogEntry> log{};
-    std::vector<std::pair<int64_t, std::string>> samples{};            // step, text (any bytes)
+    std::vector<Sample> samples{};                                     // texts of any bytes
     std::vector<std::pair<std::string, std::string>> configuration{};  // option, value
     // "parameters" "0.8 M", "validation loss" "1.55", …: short ones (up to 14 bytes) become cards, long ones lines.
     std::vector<std::pair<std::string, std::string>> facts{};

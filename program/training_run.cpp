@@ -217,9 +217,9 @@ void TrainingRun::open_logs() {
     if (options.resume && checkpoint.empty())  // it begins again
         for (const char* name : {"/log.jsonl", "/samples.jsonl"}) std::filesystem::remove(options.out + name);
     const int64_t step = checkpoint.empty() ? -1 : state.step;
-    log.emplace(options.out, step);
+    log.emplace(options.out + "/log.jsonl", step);
     if (step >= 0) history.add_file(options.out + "/log.jsonl");
-    if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out, step);
+    if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out + "/samples.jsonl", step);
     for (const std::string& damage : {log->damage(), samples ? samples->damage() : ""})
         if (!damage.empty()) warn(damage);
 }

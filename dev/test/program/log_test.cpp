@@ -1,11 +1,10 @@
-// The log of a run: what is written is read back, breaks do no harm, damage is named.
+// The log of a run: what is written is read back, interruptions do no harm, damage is named.
 #include "program/log.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include "dev/test/io/model_files.h"
@@ -16,138 +15,108 @@ namespace {
 
 class LogTest : public TestDirectory {
 protected:
-    std::string contents() const {
-        std::ifstream in(path, std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
-    }
-    void set_contents(const std::string& text) const { std::ofstream(path, std::ios::binary) << text; }
-    const std::string &out = root, path = at("log.jsonl");
+    std::string contents() const { return read_bytes(path); }
+    const std::string path = at("log.jsonl");
 };
 
-const std::string line1 =
-    R"({"step":1,"split":"train","loss":5.5,"lr":0.003,"grad_norm":1.25,"tokens_per_second":1e+05,"seconds":0.5})"
-    "\n";
-const std::string val1 = R"({"step":1,"split":"val","loss":5.25,"seconds":0.75})"
-                         "\n";
+LogEntry train_entry(int64_t step, double value) {
+    return {.step = step,
+            .split = "train",
+            .loss = value,
+            .lr = value,
+            .grad_norm = value,
+            .tokens_per_second = value,
+            .seconds = value};
+}
+std::string train_line(int step) {
+    return "{\"step\":" + std::to_string(step) +
+           R"(,"split":"train","loss":0.5,"lr":0.5,"grad_norm":0.5,"tokens_per_second":0.5,"seconds":0.5})" + "\n";
+}
+const LogEntry val_entry{.step = 1, .split = "val", .loss = 5.25, .seconds = 0.75};
+const std::string val_line = R"({"step":1,"split":"val","loss":5.25,"seconds":0.75})" + std::string("\n");
 
 // Scripts and users rely on these names.
 TEST_F(LogTest, LinesHaveTheContractsKeys) {
-    Log log(out, -1);
-    log.write({.step = 1,
-               .split = "train",
-               .loss = 5.5,
-               .lr = 0.003,
-               .grad_norm = 1.25,
-               .tokens_per_second = 98765.4321,
-               .seconds = 0.5});
-    log.write({.step = 1, .split = "val", .loss = 5.25, .seconds = 0.75});
-    EXPECT_EQ(
-        contents(),
-        R"({"step":1,"split":"train","loss":5.5,"lr":0.003,"grad_norm":1.25,"tokens_per_second":98765.4321,"seconds":0.5})"
-        "\n" +
-            val1)
-        << "each line must be there as soon as it is written";
+    Log log(path, -1);
+    log.write(train_entry(1, 0.5));
+    log.write(val_entry);
+    EXPECT_EQ(contents(), train_line(1) + val_line) << "each line must be there as soon as it is written";
 }
 
 TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
-    const double odd[] = {1.0 / 3, 0x1.fffffffffffffp-1022, 1e300, 5e-324, 0.1 + 0.2};
-    {
-        Log log(out, -1);
-        for (const double v : odd)
-            log.write({.step = int64_t{1} << 40,
-                       .split = "train",
-                       .loss = v,
-                       .lr = v,
-                       .grad_norm = v,
-                       .tokens_per_second = v,
-                       .seconds = v});
-        log.write(
-            {.step = 2, .split = "train", .loss = std::nan(""), .grad_norm = std::numeric_limits<double>::infinity()});
+    Log log(path, -1);
+    for (const double odd : {1.0 / 3, 0x1.fffffffffffffp-1022, 1e300, 5e-324, 0.1 + 0.2}) {
+        log.write(train_entry(int64_t{1} << 40, odd));
+        const LogEntry read = read_log(path).back();
+        EXPECT_EQ(read.step, int64_t{1} << 40);
+        for (const double v : {read.loss, read.lr, read.grad_norm, read.tokens_per_second, read.seconds})
+            EXPECT_EQ(v, odd);
     }
-    const auto entries = read_log(path);
-    ASSERT_EQ(entries.size(), 6u);
-    for (int i = 0; i < 5; i++) {
-        EXPECT_EQ(entries[i].step, int64_t{1} << 40);
-        for (const double v :
-             {entries[i].loss, entries[i].lr, entries[i].grad_norm, entries[i].tokens_per_second, entries[i].seconds})
-            EXPECT_EQ(v, odd[i]);
+    for (const double none : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+        log.write(train_entry(2, none));
+        EXPECT_TRUE(std::isnan(read_log(path).back().loss)) << "a diverged loss must stay visible";
     }
-    EXPECT_TRUE(std::isnan(entries[5].loss)) << "a diverged loss must stay visible";
-    EXPECT_NE(contents().find(R"("loss":null)"), std::string::npos);
 }
 
 TEST_F(LogTest, ANewRunDoesNotTouchAnOldLog) {
-    set_contents(line1);
-    EXPECT_NE(error_of([&] { Log(out, -1); }).find("log.jsonl: log: found that of an earlier run"), std::string::npos);
-    EXPECT_EQ(contents(), line1);
-    EXPECT_NE(error_of([&] { Log(out + "/absent", -1); }).find("No such file"), std::string::npos);
+    write_bytes(path, val_line);
+    EXPECT_NE(error_of([&] { Log(path, -1); }).find("log.jsonl: log: found that of an earlier run"), std::string::npos);
+    EXPECT_EQ(contents(), val_line);
+    EXPECT_NE(error_of([&] { Log(at("absent/log.jsonl"), -1); }).find("No such file"), std::string::npos);
 }
 
 TEST_F(LogTest, ResumeDropsWhatTheBreakLeftBehind) {
-    std::string line2 = line1, line3 = line1;
-    line2.replace(8, 1, "2"), line3.replace(8, 1, "3");
-    set_contents(line1 + val1 + line2 + line3 + line3.substr(0, 40));
-    {
-        Log log(out, 2);
-        log.write({.step = 3, .split = "val", .loss = 1, .seconds = 2});
-    }
-    EXPECT_EQ(contents(), line1 + val1 + line2 + R"({"step":3,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
-    { Log log(out, 0); }
+    write_bytes(path, train_line(1) + val_line + train_line(2) + train_line(3) + train_line(3).substr(0, 40));
+    Log(path, 2).write(val_entry);
+    EXPECT_EQ(contents(), train_line(1) + val_line + train_line(2) + val_line);
+    { Log log(path, 0); }
     EXPECT_EQ(contents(), "");
     fs::remove(path);
-    { Log log(out, 5); }  // someone removed it: no reason not to go on
-    EXPECT_EQ(contents(), "");
-    EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 1) << "a temporary file was left";
+    { Log log(path, 5); }  // someone removed it: no reason not to go on
+    EXPECT_EQ(listing(root), std::vector<std::string>{"log.jsonl"}) << "a temporary file was left";
 }
 
 TEST_F(LogTest, ATornLastLineIsPassedByOtherDamageIsNamed) {
-    set_contents(line1 + line1.substr(0, 30));
+    write_bytes(path, val_line + val_line.substr(0, 30));
     EXPECT_EQ(read_log(path).size(), 1u);
-    set_contents("");
+    write_bytes(path, "");
     EXPECT_EQ(read_log(path).size(), 0u);
     for (const std::string bad :
-         {"{", "", "7", "{\"step\":1}", "{\"step\":1e30,\"split\":\"val\",\"loss\":1,\"seconds\":1}",
-          "{\"step\":\"x\",\"split\":\"val\",\"loss\":1,\"seconds\":1}",
-          "{\"step\":1,\"split\":\"train\",\"loss\":1,\"seconds\":1}", "\xff\xfe"}) {
-        set_contents(line1 + bad + "\n" + line1);
+         {"", "\xff\xfe", "7", R"({"step":1})", R"({"step":1e30,"split":"val","loss":1,"seconds":1})",
+          R"({"step":1,"split":"train","loss":1,"seconds":1})"}) {
+        write_bytes(path, val_line + bad + "\n" + val_line);
         EXPECT_NE(error_of([&] { read_log(path); }).find("log.jsonl: line 2: "), std::string::npos) << bad;
     }
-    EXPECT_NE(error_of([&] { read_log(out + "/absent"); }).find("absent: open"), std::string::npos);
+    EXPECT_NE(error_of([&] { read_log(at("absent")); }).find("absent: open"), std::string::npos);
 }
 
 // A log is only a record: a run whose checkpoint is whole goes on, and nothing of the damaged file is lost.
 TEST_F(LogTest, ResumeLeavesDamagedLinesOutAndKeepsTheFileBeside) {
-    std::string line2 = line1;
-    line2.replace(8, 1, "2");
-    const std::string damaged = line1 + "\xff\n" + val1 + "{}\n" + line2 + line1.substr(0, 9);
+    const std::string damaged = train_line(1) + "\xff\n" + val_line + "{}\n" + train_line(2) + val_line.substr(0, 9);
     for (const std::string copy : {"log.jsonl.damaged", "log.jsonl.damaged-2"}) {  // one does not overwrite another
-        set_contents(damaged);
-        {
-            Log log(out, 1);
-            EXPECT_NE(log.damage().find("log.jsonl: line 2 and 1 more: "), std::string::npos) << log.damage();
-            EXPECT_TRUE(log.damage().ends_with(at(copy))) << log.damage();
-            log.write({.step = 2, .split = "val", .loss = 1, .seconds = 2});
-        }
-        EXPECT_EQ(contents(), line1 + val1 + R"({"step":2,"split":"val","loss":1.0,"seconds":2.0})" + "\n");
+        write_bytes(path, damaged);
+        const std::string damage = Log(path, 1).damage();
+        EXPECT_NE(damage.find("log.jsonl: line 2 and 1 more: "), std::string::npos) << damage;
+        EXPECT_TRUE(damage.ends_with(at(copy))) << damage;
+        EXPECT_EQ(contents(), train_line(1) + val_line);
         EXPECT_EQ(read_bytes(at(copy)), damaged);
     }
-    EXPECT_EQ(Log(out, 2).damage(), "");
+    EXPECT_EQ(Log(path, 2).damage(), "");
 }
 
-// What a full disc keeps out goes into the file once there is room, and no line is torn.
+// What a full disk keeps out goes into the file once there is room, and no line is torn.
 TEST_F(LogTest, AFullDiscIsReportedAndLosesNoLine) {
-    Log log(out, -1);
-    const LogEntry val{.step = 1, .split = "val", .loss = 5.25, .seconds = 0.75};
+    Log log(path, -1);
     {
         const FullDisc full(10);
-        log.write(val);
+        log.write(val_entry);
         EXPECT_NE(log.trouble().find("log.jsonl: writing: found File too large"), std::string::npos) << log.trouble();
-        log.write(val);
-        EXPECT_EQ(contents(), val1.substr(0, 10));
+        log.write(val_entry);
+        EXPECT_EQ(contents(), val_line.substr(0, 10));
     }
-    log.write(val);
+    log.write(val_entry);
     EXPECT_EQ(log.trouble(), "");
-    EXPECT_EQ(contents(), val1 + val1 + val1);
+    EXPECT_EQ(contents(), val_line + val_line + val_line);
 }
 
 // A report's curves cost the same after a week as after an hour, and still begin and end where the run does.
@@ -175,18 +144,17 @@ TEST_F(LogTest, AHistoryOfAnyLengthIsBoundedAndKeepsMeans) {
 }
 
 TEST_F(LogTest, SamplesOfAnyBytesSurviveAResumedRun) {
+    const std::string samples = at("samples.jsonl");
     {
-        SampleLog samples(out, -1);
-        samples.write({3, "a line\nand \"another\""});
-        samples.write({6, "\xff\xfe"});
-        samples.write({9, "later"});
+        SampleLog log(samples, -1);
+        log.write({3, "a line\nand \"another\""});
+        log.write({6, "\xff\xfe"});
+        log.write({9, "later"});
     }
-    { SampleLog samples(out, 6); }
-    EXPECT_EQ(read_samples(at("samples.jsonl"), 1).front().first, 6);
-    const auto samples = read_samples(at("samples.jsonl"), 5);
-    ASSERT_EQ(samples.size(), 2u);
-    EXPECT_EQ(samples[0], (Sample{3, "a line\nand \"another\""}));
-    EXPECT_EQ(samples[1], (Sample{6, "\uFFFD\uFFFD"}));  // no UTF-8
+    { SampleLog log(samples, 6); }
+    const Sample first{3, "a line\nand \"another\""}, second{6, "\uFFFD\uFFFD"};  // what is no UTF-8 is replaced
+    EXPECT_EQ(read_samples(samples, 5), (std::vector{first, second}));
+    EXPECT_EQ(read_samples(samples, 1), std::vector{second});
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ TEST_F(VocabularyTest, RowsBeyondTheTokenizerAreNeverDrawn) {
                                 {"steps", "1"},
                                 {"lr", "0"},
                                 {"sample-tokens", "40"}}));
-    EXPECT_FALSE(read_samples(at("run/samples.jsonl"), 1).at(0).second.empty());
+    EXPECT_FALSE(read_samples(at("run/samples.jsonl"), 1).at(0).text.empty());
 }
 
 TEST_F(VocabularyTest, TrainingWithMoreRowsThanTokens) {
@@ -174,7 +174,7 @@ TEST_F(VocabularyTest, MoreTokensThanRows) {
     Args good = tune, bad = tune;
     good["data"] = text;
     expect_done(words("train", good));
-    EXPECT_FALSE(read_samples(at("run/samples.jsonl"), 1).at(0).second.empty());
+    EXPECT_FALSE(read_samples(at("run/samples.jsonl"), 1).at(0).text.empty());
 
     write_bytes(at("bad.txt"), std::string(950, 'x') + "ab" + std::string(48, 'y'));
     const std::vector<std::string> place = {"bad.txt", "id 256, \"ab\"", "below the model's vocabulary of 256"};
@@ -264,7 +264,7 @@ TEST_F(VocabularyTest, TrainsOnIdsThatAreNoText) {
     resume_is_as_unbroken("run");
     EXPECT_FALSE(path_exists(at("run/latest/tokenizer.json")));
     EXPECT_EQ(config_of(at("run/latest"))["vocab_size"], 300);
-    const std::string sample = read_samples(at("run/samples.jsonl"), 1).at(0).second;
+    const std::string sample = read_samples(at("run/samples.jsonl"), 1).at(0).text;
     EXPECT_EQ(std::ranges::count(sample, ' '), 5) << sample;
     EXPECT_EQ(sample.find_first_not_of("0123456789 "), std::string::npos) << sample;
     EXPECT_NE(read_bytes(at("run/report.html")).find(sample.substr(0, sample.size() - 1)), std::string::npos);
