@@ -78,7 +78,7 @@ test: ## run every test, those of CUDA on a GPU too if there is one; SANITIZE=ad
 	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
-test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disc, an hour of training
+test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disk, an hour of training
 	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/soak.sh
 

@@ -69,6 +69,6 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
         write_new_directory(target, config, parameters.get(), tokenizer_if_there(in).get());
     } catch (const fs::filesystem_error& e) {
         bad_input(target, "writing", e.code().message(), "a directory that can be written",
-                  "check the path, its permissions and the disc");
+                  "check the path, its permissions and the disk");
     }
 }

@@ -63,22 +63,20 @@ RunDirectory::RunDirectory(const std::string& path, bool resume) : path_(path), 
     const bool there = path_exists(path_), directory = is_directory(path_);
     if (resume) {
         if (!directory)
-            bad_input(path_, "output directory", there ? "something else of this name" : "nothing", "that of a run",
-                      "leave out --resume to begin a run there, or name the directory of an earlier one with --out");
+            throw InputError(path_ + (there ? ": not a directory" : ": no such directory") +
+                             "; leave out --resume to start a run there, or name the directory of an earlier run with "
+                             "--out");
         lock();
         return;
     }
-    if (there && !directory)
-        bad_input(path_, "output directory", "something else of this name", "an empty directory or none",
-                  "choose another --out");
+    if (there && !directory) throw InputError(path_ + ": exists and is not a directory; choose another --out");
     std::error_code error;
     made_ = fs::create_directories(path_, error);
-    if (error) bad_input(path_, "output directory", error.message(), "one that can be made", "choose another --out");
+    if (error) throw InputError(path_ + ": mkdir failed: " + error.message() + "; choose another --out");
     lock();
     if (!holds_files(path_)) return;
     unlock();
-    bad_input(path_, "output directory", "files in it", "an empty directory or none",
-              "continue that run with --resume, or choose another --out");
+    throw InputError(path_ + ": not empty; continue that run with --resume, or choose another --out");
 }
 
 RunDirectory::~RunDirectory() {
@@ -98,16 +96,13 @@ void RunDirectory::lock() {
     do {  // again where a run that ended just now took the file away between our open and flock
         if (lock_ >= 0) close(lock_);
         lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (lock_ < 0)
-            bad_input(path_, "output directory", std::strerror(errno), "one that can be written",
-                      "check its permissions, or choose another --out");
+        if (lock_ < 0) system_error(path_, "open", errno, "check its permissions, or choose another --out");
         if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
             char number[32] = "";
             const ssize_t length = pread(lock_, number, sizeof number - 1, 0);
             close(lock_);
-            bad_input(path_, "output directory",
-                      "another run at work in it" + (length > 0 ? " (process " + std::string(number) + ")" : ""),
-                      "none", "wait for its end or stop it, or choose another --out");
+            throw InputError(path_ + ": another run" + (length > 0 ? " (process " + std::string(number) + ")" : "") +
+                             " uses it; wait for its end or stop it, or choose another --out");
         }  // other errors: a file system that knows no locks
     } while (fstat(lock_, &ours) != 0 || stat(file.c_str(), &named) != 0 || ours.st_ino != named.st_ino);
     remove_unfinished(path_);

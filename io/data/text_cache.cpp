@@ -151,8 +151,7 @@ constexpr const char* damaged = "it is damaged";
 
 json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
     struct stat info {};
-    if (stat(text_path.c_str(), &info) != 0)
-        bad_input(text_path, "open", std::strerror(errno), "a readable file", "check the path");
+    if (stat(text_path.c_str(), &info) != 0) system_error(text_path, "open", errno, "check the path");
     const char* parts[] = {"all", "first nine tenths", "last tenth"};
     return {{"format", record_format},
             {"source", json_of_path(fs::absolute(text_path).lexically_normal().string())},
@@ -292,7 +291,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     const TextFile file(text_path);
     std::error_code error;
     fs::create_directories(directory, error);
-    if (error) bad_input(directory, "directory", error.message(), "one that can be made", "choose another --out");
+    if (error) throw InputError(directory + ": mkdir failed: " + error.message() + "; choose another --out");
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
     const std::string_view text = select(file.text(), part, tokenizer);

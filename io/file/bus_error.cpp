@@ -58,7 +58,7 @@ extern "C" void tell_and_end(int number, siginfo_t* info, void*) {
         return;
     }
     constexpr char text[] =
-        ": reading: found that it was cut since it was opened, or that its disc fails, expected all of it; put it back "
+        ": reading: found that it was cut since it was opened, or that its disk fails, expected all of it; put it back "
         "and begin again, a training run with --resume\n";
     if (write(STDERR_FILENO, prefix, strlen(prefix)) < 0 || write(STDERR_FILENO, path, length) < 0 ||
         write(STDERR_FILENO, text, sizeof text - 1) < 0)

@@ -1,6 +1,7 @@
-// Bad input: a file or an option that cannot be used. main() prints the message as one line and exits with 2.
+// Bad input: a file or an option that cannot be used. main() prints the message as one line and exits with status 2.
 #pragma once
 
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,7 +23,7 @@ inline std::string without_controls(std::string_view text) {
     return out;
 }
 
-// Paths and files' contents may hold anything, and be long; the message is one line that does no harm to a terminal.
+// Paths and contents of files may be anything, and long; the message is one line that is harmless to a terminal.
 struct InputError : std::runtime_error {
     explicit InputError(const std::string& message)
         : std::runtime_error(message.size() <= longest ? without_controls(message)
@@ -30,11 +31,17 @@ struct InputError : std::runtime_error {
     static constexpr size_t longest = 8192;
 };
 
-// What was read is well formed, but the numbers in it, or those computed from it, are not. main() prints the message as
-// one line and exits with 1.
+// A file is well formed, but the numbers in it, or computed from it, are not finite. main() prints the message as one
+// line and exits with status 1.
 struct CheckFailed : std::runtime_error {
     explicit CheckFailed(const std::string& message) : std::runtime_error(without_controls(message)) {}
 };
+
+// "data.bin: open failed: No such file or directory; check the path". `error` is errno's.
+[[noreturn]] inline void system_error(const std::string& path, const std::string& call, int error,
+                                      const std::string& remedy) {
+    throw InputError(path + ": " + call + " failed: " + std::strerror(error) + "; " + remedy);
+}
 
 // "data.bin: magic number: found 7, expected 20240520 (a llm.c token shard); pass a shard or a text file"
 [[noreturn]] inline void bad_input(const std::string& file, const std::string& field, const std::string& found,

@@ -18,12 +18,12 @@
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     // O_NONBLOCK: a pipe must be refused below, not waited for.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) bad_input(path, "open", std::strerror(errno), "a readable file", "check the path");
+    if (fd < 0) system_error(path, "open", errno, "check the path");
     struct stat info {};
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
-        bad_input(path, "kind", S_ISDIR(info.st_mode) ? "a directory" : "no regular file", "a regular file",
-                  "check the path");
+        throw InputError(path + ": this is " + (S_ISDIR(info.st_mode) ? "a directory" : "not a regular file") +
+                         "; check the path");
     }
     size_ = info.st_size;
     if (size_ > 0) {
@@ -31,8 +31,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
         const int error = errno;
         if (map == MAP_FAILED) {
             close(fd);
-            bad_input(path, "mapping into memory", std::strerror(error), "a file that can be mapped",
-                      "copy it to a local disc");
+            system_error(path, "mapping into memory", error, "copy it to a local disk");
         }
         data_ = static_cast<const uint8_t*>(map);
     }
@@ -67,9 +66,9 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::fail(int error) const {
-    bad_input(file_.path, "writing", std::strerror(error), "a file that can be written",
-              error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
-                                                 : "check the path, its permissions and the disc");
+    system_error(file_.path, "write", error,
+                 error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
+                                                    : "check the path, its permissions and the disk");
 }
 
 void FileWriter::write(const void* data, int64_t bytes) {
@@ -105,11 +104,11 @@ WrittenFile write_file_atomically(const std::string& path, std::string_view byte
 
 void sync_directory(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) bad_input(path, "open", std::strerror(errno), "a directory", "check the path");
+    if (fd < 0) system_error(path, "open", errno, "check the path");
     // Some file systems know no fsync of directories (EINVAL); nothing more can be done there.
     const int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
-    if (error != 0 && error != EINVAL) bad_input(path, "fsync", std::strerror(error), "success", "check the disc");
+    if (error != 0 && error != EINVAL) system_error(path, "fsync", error, "check the disk");
 }
 
 void occupy_standard_streams() {

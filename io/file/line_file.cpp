@@ -13,9 +13,9 @@ LineFile::LineFile(const std::string& path, bool must_be_new) : path_(path) {
     fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (must_be_new ? O_EXCL : 0), 0666);
     if (fd_ >= 0) return;
     if (errno == EEXIST)
-        bad_input(path_, "log", "that of an earlier run", "none",
-                  "choose another --out, or continue that run with --resume");
-    bad_input(path_, "open", std::strerror(errno), "a file that can be written", "check --out");
+        throw InputError(
+            path_ + ": this is the log of an earlier run; choose another --out, or continue that run with --resume");
+    system_error(path_, "open", errno, "check --out");
 }
 
 LineFile::~LineFile() { close(fd_); }
@@ -30,8 +30,8 @@ void LineFile::write_waiting() {
         const ssize_t written = write(fd_, waiting_.data(), waiting_.size());
         if (written < 0 && errno == EINTR) continue;
         if (written < 0) {
-            trouble_ = path_ + ": writing: found " + std::strerror(errno) +
-                       ", expected success; its newest lines wait in memory until there is space";
+            trouble_ = path_ + ": write failed: " + std::strerror(errno) +
+                       "; its newest lines are kept in memory until there is space";
             return;
         }
         waiting_.erase(0, static_cast<size_t>(written));
@@ -42,6 +42,5 @@ void LineFile::write_waiting() {
 void LineFile::sync() {
     write_waiting();
     if (trouble_.empty() && platform::sync_data(fd_) != 0)
-        trouble_ =
-            path_ + ": writing to the disk: found " + std::strerror(errno) + ", expected success; check the disk";
+        trouble_ = path_ + ": fsync failed: " + std::strerror(errno) + "; check the disk";
 }

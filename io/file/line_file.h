@@ -12,7 +12,7 @@ public:
     ~LineFile();
     LineFile(const LineFile&) = delete;
     void append(std::string_view line);  // whole, with its line break
-    void sync();                         // onto the disc, so that no checkpoint is ahead of its log
+    void sync();                         // onto the disk, so that no checkpoint is ahead of its log
     // The failure in one line, or "" while every line is in the file.
     const std::string& trouble() const { return trouble_; }
     const std::string& path() const { return path_; }

@@ -69,8 +69,8 @@ void saving(const auto& action) {
     try {
         action();
     } catch (const fs::filesystem_error& e) {
-        bad_input(e.path1().string(), "saving the checkpoint", e.code().message(), "a directory that can be written",
-                  "free some space or check the path and its permissions");
+        throw InputError(e.path1().string() + ": saving the checkpoint failed: " + e.code().message() +
+                         "; free some space, or check the path and its permissions");
     }
 }
 
@@ -81,8 +81,7 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
         return;
     }
     if (!path_exists((checkpoint / state_name).string()))
-        bad_input(checkpoint.string(), "checkpoint", "something else of this name", "no such file or directory",
-                  "move it away");
+        throw InputError(checkpoint.string() + ": exists and is not a checkpoint; move it away");
     if (platform::exchange(temporary.c_str(), checkpoint.c_str()) == 0) {
         fs::remove_all(temporary);
         return;

@@ -270,10 +270,10 @@ TEST_F(Checkpoints, OptimizerMustFit) {
     EXPECT_EQ(room, std::vector<float>(10, 1)) << "nothing is filled unless all can be";
 }
 
-TEST_F(Checkpoints, FullDiscLeavesTheOlderOnes) {
+TEST_F(Checkpoints, FullDiskLeavesTheOlderOnes) {
     save(100);
     {
-        const FullDisc full(2000);
+        const FullDisk full(2000);
         expect_refused([&] { save(200, 1); }, {out + "/.step_000200.tmp", "File too large"});
     }
     EXPECT_EQ(listing(out), (std::vector<std::string>{"latest", "step_000100"}));

@@ -140,7 +140,7 @@ TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abc"), "found 1027 bytes, expected 1028 bytes");
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abcde"), "found 1029 bytes, expected 1028 bytes");
     EXPECT_CONTAINS(open(header({20240520, 1, -1})), "expected 8589935614 bytes for the header's 4294967295 tokens");
-    EXPECT_CONTAINS(error_of([&] { Shard{path("absent.bin")}; }), "absent.bin: open: found No such file");
+    EXPECT_CONTAINS(error_of([&] { Shard{path("absent.bin")}; }), "absent.bin: open failed: No such file");
     EXPECT_CONTAINS(error_of([&] { Shard{directory}; }), "a directory");
 }
 
@@ -328,7 +328,7 @@ TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
     EXPECT_CONTAINS(open(path("*.bon")), "*.bon: glob: found no file that matches");
     EXPECT_CONTAINS(open(path("*")), "1 .bin files of 3");
     EXPECT_CONTAINS(open(path("*.txt")), "2 text files");
-    EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open: found No such file");
+    EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open failed: No such file");
     EXPECT_NO_THROW(open_dataset(path("a.*"), Bytes(), directory));
     write("odd[1].txt", "z");
     EXPECT_NO_THROW(open_dataset(path("odd[1].txt"), Bytes(), path("other"))) << "a file that exists is no glob";

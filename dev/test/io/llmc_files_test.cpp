@@ -183,10 +183,10 @@ TEST_F(LlmcFiles, StateRefusals) {
     refused({"size"});
 }
 
-TEST_F(LlmcFiles, FullDiscLeavesNothing) {
-    const FullDisc full(4096);
+TEST_F(LlmcFiles, FullDiskLeavesNothing) {
+    const FullDisk full(4096);
     expect_refused([&] { write_llmc_model(path, shapes[2], random_parameters(shapes[2]).data(), 5); },
-                   {path, "writing"});
+                   {path, "write failed"});
     EXPECT_TRUE(listing(root).empty());
 }
 

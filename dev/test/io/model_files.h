@@ -1,4 +1,4 @@
-// What the tests of model files share: a tokenizer, parameters, what a refusal must say, a full disc.
+// What the tests of model files share: a tokenizer, parameters, what a refusal must say, a full disk.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -59,19 +59,19 @@ inline void expect_refused(const std::function<void()>& action, const std::vecto
     }
 }
 
-// While it lives, no file may grow beyond `bytes`, as on a full disc.
-class FullDisc {
+// While it lives, no file may grow beyond `bytes`, as on a full disk.
+class FullDisk {
 public:
-    explicit FullDisc(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
         getrlimit(RLIMIT_FSIZE, &before_);
         const rlimit limit{bytes, before_.rlim_max};
         setrlimit(RLIMIT_FSIZE, &limit);
     }
-    ~FullDisc() {
+    ~FullDisk() {
         setrlimit(RLIMIT_FSIZE, &before_);
         std::signal(SIGXFSZ, handler_);
     }
-    FullDisc(const FullDisc&) = delete;
+    FullDisk(const FullDisk&) = delete;
 
 private:
     rlimit before_{};

@@ -210,17 +210,17 @@ TEST_F(Safetensors, KeepsMessagesToOneShortLine) {
     }
 }
 
-TEST_F(Safetensors, FullDiscLeavesTheOldFile) {
+TEST_F(Safetensors, FullDiskLeavesTheOldFile) {
     const std::vector<float> values(100000, 1);
     write_safetensors(path, {{"a", DType::F32, {3}, values.data()}});
     const std::string before = read_bytes(path);
     {
-        const FullDisc full(65536);
+        const FullDisk full(65536);
         expect_refused(
             [&] {
                 write_safetensors(path, {{"a", DType::F32, {100000}, values.data()}});
             },
-            {path, "writing"});
+            {path, "write failed"});
     }
     EXPECT_EQ(read_bytes(path), before);
     EXPECT_EQ(listing(root), std::vector<std::string>{"x.safetensors"});

@@ -84,10 +84,10 @@ TEST_F(Convert, OverwritesNothing) {
     expect_refused([&] { convert_model(at("hf"), "", false); }, {"OUT"});
 }
 
-TEST_F(Convert, FullDiscLeavesNothing) {
-    const FullDisc full(2000);
-    expect_refused([&] { convert_model(at("hf"), at("x.bin"), false); }, {"x.bin", "writing"});
-    expect_refused([&] { convert_model(at("hf"), at("x"), false); }, {"writing"});
+TEST_F(Convert, FullDiskLeavesNothing) {
+    const FullDisk full(2000);
+    expect_refused([&] { convert_model(at("hf"), at("x.bin"), false); }, {"x.bin", "write failed"});
+    expect_refused([&] { convert_model(at("hf"), at("x"), false); }, {"write failed"});
     EXPECT_EQ(listing(root), std::vector<std::string>{"hf"});
 }
 

@@ -1,4 +1,4 @@
-// Loaded before the C library (LD_PRELOAD) it makes a disc fail, or writes down what is written.
+// Loaded before the C library (LD_PRELOAD) it makes a disk fail, or writes down what is written.
 //   FAULT_BELOW=DIR   only paths that contain this are meant
 //   FAULT=fsync:3:5   the third such call fails with errno 5; "fsync:3:5:on" and all that follow. Calls: open (to
 //   write),

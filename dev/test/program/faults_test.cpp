@@ -1,4 +1,4 @@
-// A disc that fails at any one call, or from it on; NaN; outliers; two runs in one place; odd paths. Training goes on
+// A disk that fails at any one call, or from it on; NaN; outliers; two runs in one place; odd paths. Training goes on
 // where it can and says what it could not do, the last good checkpoint is untouched, and --resume makes it whole.
 // FAULTS=all tries every single call (make test-long), else some of them.
 #include <algorithm>
@@ -47,7 +47,7 @@ protected:
 
 }  // namespace
 
-TEST_F(Faults, OfTheDiscAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
+TEST_F(Faults, OfTheDiskAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
     const char* wanted = std::getenv("FAULTS");
     const bool all = wanted && std::string(wanted) == "all";
     const Args options = {{"schedule", "constant"}, {"warmup", "0"}, {"sample-every", "2"}, {"sample-tokens", "3"}};
@@ -76,7 +76,7 @@ TEST_F(Faults, OfTheDiscAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
             ++struck, failed += result.status != 0;
             if (result.status != 0) {
                 EXPECT_NE(result.err.find(program_name() + ": "), std::string::npos) << result.err;
-                EXPECT_NE(result.err.find("found "), std::string::npos) << result.err;
+                EXPECT_NE(result.err.find(" failed: "), std::string::npos) << result.err;
             }
             EXPECT_EQ(read_bytes(at("broken/step_000003/trainer_state.json")), good);
             verify_checkpoint(at("broken/step_000003"));
@@ -90,8 +90,8 @@ TEST_F(Faults, OfTheDiscAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
     EXPECT_GE(struck, 20);
 }
 
-// Half-way through a run the disc is full for a while: it goes on, and nothing of its log is lost.
-TEST_F(Faults, TrainingOutlivesADiscThatIsFullForAWhile) {
+// Half-way through a run the disk is full for a while: it goes on, and nothing of its log is lost.
+TEST_F(Faults, TrainingOutlivesADiskThatIsFullForAWhile) {
     Args options = {{"steps", "40"}, {"save-every", "10"}, {"keep", "0"}, {"eval-every", "10"}};
     train("whole", options);
     const Result result =
@@ -105,7 +105,7 @@ TEST_F(Faults, TrainingOutlivesADiscThatIsFullForAWhile) {
     const Result log =
         run_with({{"FAULT_BELOW", "broken log/log.jsonl"}, {"FAULT", "write:7:28"}}, training("broken log", options));
     EXPECT_EQ(log.status, 0);
-    EXPECT_NE(log.err.find("log.jsonl: writing: found No space left on device"), std::string::npos) << log.err;
+    EXPECT_NE(log.err.find("log.jsonl: write failed: No space left on device"), std::string::npos) << log.err;
     expect_same_run("broken log", "whole");
 }
 
@@ -117,9 +117,9 @@ TEST_F(Faults, InAReadOnlyDirectoryTrainingGoesOnAndTheLastCheckpointStays) {
         run_with({{"FAULT_BELOW", at("run") + "/.step"}, {"FAULT", "mkdir:2:30:on"}}, training("run", options));
     EXPECT_EQ(result.status, 1) << "the last checkpoint was not saved";
     for (const char* step : {"20", "30", "40"})
-        EXPECT_NE(result.err.find("Read-only file system, expected a directory that can be written; free some space or "
-                                  "check the path and its permissions; step " +
-                                  std::string(step) + " is not saved"),
+        EXPECT_NE(result.err.find(
+                      "failed: Read-only file system; free some space, or check the path and its permissions; step " +
+                      std::string(step) + " is not saved"),
                   std::string::npos)
             << result.err;
     EXPECT_EQ(read_log(at("run/log.jsonl")).back().step, 40) << "it went on";
@@ -133,9 +133,7 @@ TEST_F(Faults, InAReadOnlyDirectoryTrainingGoesOnAndTheLastCheckpointStays) {
                      call == "open" ? std::vector<std::string>{"train", "--resume", "--out", at("run")}
                                     : training("run/new", options));
         EXPECT_EQ(refused.status, 2);
-        EXPECT_NE(refused.err.find("output directory: found Read-only file system, expected one that can be "),
-                  std::string::npos)
-            << refused.err;
+        EXPECT_NE(refused.err.find(": " + call + " failed: Read-only file system; "), std::string::npos) << refused.err;
         EXPECT_TRUE(snapshot() == before);
     }
     expect_done({"train", "--resume", "--out", at("run")});
@@ -221,8 +219,7 @@ TEST_F(Faults, ASecondRunInOnePlaceIsRefusedAStaleLockIsNot) {
          {training("run"), std::vector<std::string>{"train", "--resume", "--out", at("run")}}) {
         const Result second = run(command);
         EXPECT_EQ(second.status, 2);
-        EXPECT_NE(second.err.find("another run at work in it (process " + std::to_string(first.pid) + ")"),
-                  std::string::npos)
+        EXPECT_NE(second.err.find("another run (process " + std::to_string(first.pid) + ") uses it"), std::string::npos)
             << second.err;
     }
     EXPECT_EQ(waitpid(first.pid, nullptr, WNOHANG), 0) << "the first goes on";
@@ -248,7 +245,7 @@ TEST_F(Faults, OddPathsWork) {
     train("link", {{"data", at("link to text")}});
     EXPECT_TRUE(path_exists(at("real/latest/model.safetensors")));
     expect_done({"train", "--resume", "--out", at("link"), "--steps", "8"});
-    expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open: found No such file"});
+    expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open failed: No such file"});
 }
 
 // Bytes that JSON cannot hold as they are: nothing of such a run is lost, and its report is UTF-8.

@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A kill leaves what was written; that it is on the disc is not in question here, and waiting for one takes time.
+// A kill leaves what was written; that it is on the disk is not in question here, and waiting for one takes time.
 const bool in_memory = access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/shm", 0) == 0;
 
 class Killed : public Program {
@@ -98,7 +98,7 @@ TEST_F(Killed, BeforeTheFirstCheckpointItBeginsAgainWithItsOwnOptions) {
     finish(child);
     fs::remove_all(at("killed/step_000009")), fs::remove(at("killed/latest"));  // should it have been that fast
     fs::remove(at("killed/.lock"));
-    expect_refused(training("killed", options), {"killed", "files in it", "--resume"});
+    expect_refused(training("killed", options), {"killed", "not empty", "--resume"});
     EXPECT_NE(expect_done({"train", "--resume", "--out", at("killed")}).find("starting again"), std::string::npos);
     train("unbroken", options);
     expect_same_run("killed", "unbroken");

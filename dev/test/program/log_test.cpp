@@ -60,7 +60,7 @@ TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
 
 TEST_F(LogTest, ANewRunDoesNotTouchAnOldLog) {
     write_bytes(path, val_line);
-    EXPECT_NE(error_of([&] { Log(path, -1); }).find("log.jsonl: log: found that of an earlier run"), std::string::npos);
+    EXPECT_NE(error_of([&] { Log(path, -1); }).find("log.jsonl: this is the log of an earlier run"), std::string::npos);
     EXPECT_EQ(contents(), val_line);
     EXPECT_NE(error_of([&] { Log(at("absent/log.jsonl"), -1); }).find("No such file"), std::string::npos);
 }
@@ -105,12 +105,12 @@ TEST_F(LogTest, ResumeLeavesDamagedLinesOutAndKeepsTheFileBeside) {
 }
 
 // What a full disk keeps out goes into the file once there is room, and no line is torn.
-TEST_F(LogTest, AFullDiscIsReportedAndLosesNoLine) {
+TEST_F(LogTest, AFullDiskIsReportedAndLosesNoLine) {
     Log log(path, -1);
     {
-        const FullDisc full(10);
+        const FullDisk full(10);
         log.write(val_entry);
-        EXPECT_NE(log.trouble().find("log.jsonl: writing: found File too large"), std::string::npos) << log.trouble();
+        EXPECT_NE(log.trouble().find("log.jsonl: write failed: File too large"), std::string::npos) << log.trouble();
         log.write(val_entry);
         EXPECT_EQ(contents(), val_line.substr(0, 10));
     }

@@ -75,7 +75,7 @@ protected:
             const rlimit memory{limits.memory, limits.memory}, file{limits.file, limits.file};
             setrlimit(RLIMIT_AS, &memory);
             setrlimit(RLIMIT_FSIZE, &file);
-            std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails, as on a full disc
+            std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails, as on a full disk
             execv(argv[0], argv.data());
             perror(argv[0]);
             _exit(127);

@@ -48,10 +48,10 @@ protected:
 }  // namespace
 
 TEST_F(Refusals, Data) {
-    refuse_data(at("missing.txt"), {"missing.txt", "No such file", "expected", ";"});
-    refuse_data(at("missing.bin"), {"missing.bin", "No such file", "expected", ";"});
+    refuse_data(at("missing.txt"), {"missing.txt", "open failed: No such file", ";"});
+    refuse_data(at("missing.bin"), {"missing.bin", "open failed: No such file", ";"});
     refuse_data(at("*.nothing"), {"*.nothing", "no file that matches"});
-    refuse_data(root, {root, "a directory", "a regular file"});
+    refuse_data(root, {root, "this is a directory", "check the path"});
     refuse_data(text, {"missing.txt", "No such file"}, {{"val", at("missing.txt")}});
 
     write_bytes(at("empty.txt"), "");
@@ -86,7 +86,7 @@ TEST_F(Refusals, WithoutATrainedModelTheySayHowToComeByOne) {
     for (const std::string& path : {at("none"), at("none.bin"), at("no/such")}) {
         expect_refused({"generate", "--from", path}, {path + ": ", trains, path, "--from"});
         expect_refused({"eval", "--from", path, "--data", text}, {path + ": ", trains, path, "--from"});
-        expect_refused({"train", "--resume", "--out", path}, {path + ": ", "leave out --resume to begin a run there"});
+        expect_refused({"train", "--resume", "--out", path}, {path + ": ", "leave out --resume to start a run there"});
     }
     std::filesystem::create_directory(at("begun"));
     write_bytes(at("begun/options.json"), "{}");
@@ -160,7 +160,7 @@ TEST_F(Refusals, Tokenizers) {
 
 TEST_F(Refusals, Checkpoints) {
     const std::vector<std::string> resume = {"train", "--resume", "--out", at("run")};
-    expect_refused(resume, {"run", "found nothing", "leave out --resume"});
+    expect_refused(resume, {"run", "no such directory", "leave out --resume"});
     train("run");
     for (const char* name : {"model.safetensors", "optimizer.safetensors", "tokenizer.json", "trainer_state.json"}) {
         const std::string path = at(std::string("run/latest/") + name), bytes = read_bytes(path);
@@ -205,7 +205,7 @@ TEST_F(Refusals, WhatIsThereAlready) {
     write_bytes(at("file"), "mine");
     write_bytes(at("nothing"), "");
     for (const char* out : {"file", "nothing", "file/below", "text.txt/be/low"})
-        expect_refused(training(out), {out, "output directory", "found", "expected", "--out"});
+        expect_refused(training(out), {out, "--out", ";"});
     write_bytes(at("taken.bin"), "mine");
     expect_refused({"tokenize", text, at("taken.bin")}, {"taken.bin", "exists", ";"});
     expect_refused({"convert", at("run"), at("taken.bin")}, {"taken.bin", ";"});
@@ -291,9 +291,9 @@ TEST_F(Refusals, PlansOfMemoryThatDoNotFit) {
 #endif
 }
 
-TEST_F(Refusals, AFullDiscLeavesWholeFilesOnly) {
+TEST_F(Refusals, AFullDiskLeavesWholeFilesOnly) {
     train("run");
-    const Parts parts = {"found File too large", "expected", ";"};
+    const Parts parts = {"write failed: File too large", ";"};
     for (const rlim_t bytes : {0, 100, 2000}) expect_refused(training("out"), parts, {.file = bytes});
     expect_refused({"tokenize", text, at("text.bin")}, parts, {.file = 1500});
     expect_refused({"convert", at("run"), at("model.bin")}, parts, {.file = 4000});
@@ -312,20 +312,20 @@ TEST_F(Refusals, AFullDiscLeavesWholeFilesOnly) {
     EXPECT_EQ(fs::read_symlink(at("run/latest")), "step_000007");
 }
 
-TEST_F(Refusals, AFullDiscItself) {
+TEST_F(Refusals, AFullDiskItself) {
 #ifdef __linux__
-    fs::create_directory(at("disc"));
-    // In a mount namespace of this process, so that the disc goes with it.
+    fs::create_directory(at("disk"));
+    // In a mount namespace of this process, so that the disk goes with it.
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("none", at("disc").c_str(), "tmpfs", 0, "size=100k") != 0)
-        GTEST_SKIP() << "no disc to fill: mounting one is not permitted here (" << std::strerror(errno) << ")";
-    const Result full = run(training("disc/run", {{"save-every", "1"}, {"keep", "0"}}));
+        mount("none", at("disk").c_str(), "tmpfs", 0, "size=100k") != 0)
+        GTEST_SKIP() << "no disk to fill: mounting one is not permitted here (" << std::strerror(errno) << ")";
+    const Result full = run(training("disk/run", {{"save-every", "1"}, {"keep", "0"}}));
     EXPECT_EQ(full.status, 1);  // it trained to its end and could not save
     EXPECT_NE(full.err.find("No space left on device"), std::string::npos) << full.err;
     for (const auto& [name, bytes] : snapshot()) EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;
-    mount("none", at("disc").c_str(), "tmpfs", MS_REMOUNT, "size=10m");
-    if (path_exists(at("disc/run/latest"))) expect_done({"train", "--resume", "--out", at("disc/run")});
-    umount2(at("disc").c_str(), MNT_DETACH);
+    mount("none", at("disk").c_str(), "tmpfs", MS_REMOUNT, "size=10m");
+    if (path_exists(at("disk/run/latest"))) expect_done({"train", "--resume", "--out", at("disk/run")});
+    umount2(at("disk").c_str(), MNT_DETACH);
 #else
     GTEST_SKIP() << "no disk to fill: only Linux has mount namespaces";
 #endif
