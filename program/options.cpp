@@ -2,11 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstdlib>
+#include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <regex>
+#include <sstream>
 
 #include "io/file/error.h"
 #include "io/file/json.h"
@@ -15,341 +15,306 @@
 namespace {
 
 using namespace options_table;
+using Json = nlohmann::ordered_json;
+using Words = std::vector<std::string>;
 
-unsigned command_bit(const std::string& name) {
-    for (const Command& c : commands)
-        if (name == c.name) return c.bit;
-    return 0;
-}
+const Command* find_command(const std::string& name) { return std::ranges::find(commands, name, &Command::name); }
 
-// The command's rows, those of the other program left out.
+// Visits the options of a command in one of the two programs.
 template <class Visit>
-void each_row(unsigned command, bool on_gpu, Visit&& visit) {
-    for (const Group& group : groups)
-        if (group.commands & command)
-            for (const Row& row : group.rows)
-                if (!(row.traits & (on_gpu ? cpu_only : gpu_only))) visit(row);
+void each_row(const std::string& command, bool on_gpu, Visit&& visit) {
+    for (const Row& row : rows)
+        if (row.traits & find_command(command)->bit && !(row.traits & (on_gpu ? cpu_only : gpu_only))) visit(row);
 }
 
-std::string label(const Row& row) { return row.traits & argument ? row.name : std::string("--") + row.name; }
+template <class T>
+bool holds(const Row& row) {
+    return std::holds_alternative<T Options::*>(row.member);
+}
 
-std::string one_of(const std::vector<std::string>& words, const char* separator, const char* last) {
+std::string label(const Row& row) { return (row.traits & argument ? "" : "--") + std::string(row.name); }
+
+// "cosine, linear or wsd"
+std::string one_of(const Words& words) {
     std::string text;
-    for (size_t i = 0; i < words.size(); ++i)
-        text += (i == 0 ? "" : i + 1 < words.size() ? separator : last) + words[i];
+    for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
     return text;
 }
 
-[[noreturn]] void bad_option(const std::string& option, const std::string& found, const std::string& expected,
-                             const std::string& remedy = "--help lists the options") {
-    throw InputError(option + ": found " + found + ", expected " + expected + "; " + remedy);
+// The words that the option may be; none if it may be any text or number.
+Words choices(const Row& row) {
+    if (holds<bool>(row)) return {"true", "false"};
+    const bool any = std::string(row.unit).find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos;
+    return any ? Words{} : CLI::detail::split(row.unit, '|');
+}
+
+void refuse_if(bool wrong, const std::string& message) {
+    if (wrong) throw InputError(message);
 }
 
 std::string to_text(double x) {
+    if (x == std::trunc(x) && std::abs(x) < 1e15) return std::to_string(static_cast<int64_t>(x));
     char text[32];
     return {text, std::to_chars(text, text + sizeof text, x).ptr};
 }
-std::string to_text(int64_t x) { return std::to_string(x); }
 
-// All of the text as a number; false if it is none.
-bool parse_all(const std::string& text, int64_t& x) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-    return error == std::errc{} && end == text.data() + text.size();
+template <class Value>
+bool parse_value(const Row& row, const std::string& text, Value& value) {  // a number, "true" or "false"
+    std::istringstream in(text);
+    in >> std::noskipws >> std::boolalpha >> value;
+    const auto number = static_cast<double>(value);
+    return in && in.peek() == EOF && text[0] != '+' && row.low <= number && number <= row.high;
 }
-bool parse_all(const std::string& text, double& x) {  // by strtod: libc++ before 20 has no std::from_chars for it
-    if (text.empty() || text[0] == '+' || text.find_first_not_of("0123456789.eE+-") != text.npos) return false;
-    errno = 0;
-    char* end = nullptr;
-    x = std::strtod(text.c_str(), &end);
-    return errno == 0 && *end == '\0';
+bool parse_value(const Row& row, const std::string& text, std::string& value) {
+    value = text;
+    const Words words = choices(row);
+    return !text.empty() && (words.empty() || std::ranges::count(words, text) > 0);
 }
 
-template <class Number>
-Number parse_number(const Row& row, const std::string& text, Number low, Number high) {
-    Number x{};
-    if (!parse_all(text, x) || !(low <= x && x <= high)) {
-        const std::string kind = std::is_same_v<Number, double> ? "" : "a whole number ";
-        bad_option(label(row), text.empty() ? "nothing" : text, kind + to_text(low) + " … " + to_text(high));
+// "--batch: invalid value -3; give a whole number from 1 to 65536"
+[[noreturn]] void refuse_value(const Row& row, const std::string& text) {
+    const Words words = choices(row);
+    std::string values = words.empty() ? std::string("give ") + row.unit : "choose " + one_of(words);
+    if (holds<int64_t>(row) || holds<double>(row))
+        values = std::string("give a ") + (holds<int64_t>(row) ? "whole " : "") + "number from " + to_text(row.low) +
+                 " to " + to_text(row.high);
+    throw InputError(label(row) + ": " + (text.empty() ? "no value" : "invalid value " + text) + "; " + values);
+}
+
+// Sets the option's member from its text on the command line, in the table or in a checkpoint.
+void assign(Options& options, const Row& row, const std::string& text) {
+    const auto parse = [&](auto member) { return parse_value(row, text, options.*member); };
+    if (!std::visit(parse, row.member)) refuse_value(row, text);
+}
+
+Json value_of(const Options& options, const Row& row) {
+    if (const auto* path = std::get_if<std::string Options::*>(&row.member)) return json_of_path(options.**path);
+    return std::visit([&](auto member) { return Json(options.*member); }, row.member);
+}
+
+// Words and paths as they are on the command line, numbers in their shortest form.
+std::string text_of(const Row& row, const Json& value) {
+    if (value.is_string()) return value.get<std::string>();
+    if (const auto path = path_of_json(value); path && holds<std::string>(row)) return *path;
+    return value.is_number_float() ? to_text(value.get<double>()) : value.dump();
+}
+
+// The row's default for this model: of "tiny 16, others 4" one number. "" if it has none.
+std::string default_of(const Row& row, const std::string& model) {
+    if (row.initial.starts_with('(')) return "";
+    if (row.initial.find(' ') == std::string::npos) return row.initial;
+    std::istringstream words(row.initial);
+    for (std::string name, value; words >> name >> value;)
+        if (name == model || name == "others") return value.substr(0, value.find(','));
+    return "";
+}
+
+// A line of help in two columns. The right one is broken at spaces, not at ~, into lines of at most 79 characters.
+std::string columns(const std::string& left, const std::string& right) {
+    constexpr size_t indent = 25, width = 79;
+    std::string text = "  " + left, line;
+    text.resize(std::max(text.size(), indent), ' ');
+    if (text.size() > indent) text += "\n" + std::string(indent, ' ');
+    std::istringstream words(right);
+    for (std::string word; words >> word; line += (line.empty() ? "" : " ") + word) {
+        if (indent + line.size() + 1 + word.size() <= width) continue;
+        text += line + "\n" + std::string(indent, ' ');
+        line.clear();
     }
-    return x;
-}
-
-const std::string& parse_text(const Row& row, const Text& value, const std::string& text) {
-    const auto among = [&](const std::vector<std::string>& words) { return std::ranges::count(words, text) > 0; };
-    const std::string expected = one_of(value.choices, ", ", " or ");
-    if (text.empty()) bad_option(label(row), "nothing", expected.empty() ? row.unit : expected);
-    if (!value.choices.empty() && !among(value.choices)) bad_option(label(row), text, expected);
+    text += line + "\n";
+    std::ranges::replace(text, '~', ' ');
     return text;
 }
 
-// Sets the option's member from its text, as on the command line, in the table and (JSON's numbers) in a checkpoint.
-void assign(Options& options, const Row& row, const std::string& text) {
-    if (const auto* i = std::get_if<Int>(&row.value)) {
-        options.*i->member = parse_number(row, text, i->low, i->high);
-    } else if (const auto* r = std::get_if<Real>(&row.value)) {
-        options.*r->member = parse_number(row, text, r->low, r->high);
-    } else if (const auto* t = std::get_if<Text>(&row.value)) {
-        options.*t->member = parse_text(row, *t, text);
-    } else {
-        if (!text.empty() && text != "true" && text != "false") bad_option(label(row), text, "true or false");
-        options.*std::get<Flag>(row.value).member = text != "false";  // "": on the command line
-    }
+// The range and the default, as help has them: "[1 to 65536; default: 4]".
+std::string facts(const Row& row) {
+    std::string text;
+    if (holds<int64_t>(row) || holds<double>(row))
+        text = row.high < 1e12 ? to_text(row.low) + " to " + to_text(row.high) : "at least " + to_text(row.low);
+    std::string initial = row.initial == "\n" ? "a line break" : row.initial;
+    if (initial.starts_with('(')) initial = initial.substr(1, initial.size() - 2);
+    if (!initial.empty()) text += (text.empty() ? "" : "; ") + ("default: " + initial);
+    if (text.empty()) return "";
+    if (text.size() < 50) std::ranges::replace(text, ' ', '~');  // one word for columns()
+    return " [" + text + "]";
 }
 
-// The same for one that was saved, which the user has not given now.
-void assign_saved(Options& options, const Row& row, const std::string& text) {
-    try {
-        assign(options, row, text);
-    } catch (const InputError& error) {
-        throw InputError(std::string("the checkpoint's options: ") + error.what());
-    }
-}
-
-nlohmann::ordered_json value_of(const Options& options, const Row& row) {
-    if (const auto* i = std::get_if<Int>(&row.value)) return options.*i->member;
-    if (const auto* r = std::get_if<Real>(&row.value)) return options.*r->member;
-    if (const auto* t = std::get_if<Text>(&row.value)) return json_of_path(options.*t->member);
-    return options.*std::get<Flag>(row.value).member;
-}
-
-// As on the command line: words and paths as they are, numbers in their shortest form.
-std::string text_of(const Row& row, const nlohmann::ordered_json& value) {
-    if (value.is_string()) return value.get<std::string>();
-    if (const auto path = path_of_json(value); path && std::holds_alternative<Text>(row.value)) return *path;
-    if (value.is_number_float()) return to_text(value.get<double>());
-    return value.dump();
-}
-
-int64_t shape_value(const GPT2Config& config, const std::string& name) {
-    return name == "layers"     ? config.layers
-           : name == "heads"    ? config.heads
-           : name == "channels" ? config.channels
-                                : config.context;
-}
-
-// The default that the row's option has with this model; "" if it has none there.
-std::string preset_value(const Preset& preset, const Row& row) {
-    for (size_t i = 0; i < std::size(preset_columns); ++i)
-        if (row.initial == nullptr && std::string_view(preset_columns[i]) == row.name) return preset.values[i];
-    const auto config = gpt2_preset(preset.name);
-    return row.traits & shape && config ? to_text(shape_value(*config, row.name)) : "";
-}
-
-// "0.1", or by model: "tiny 16, d12 … init 4"
-std::string default_text(const Row& row) {
-    if (row.initial != nullptr) return row.initial;
-    struct Run {
-        std::string first, last, value;
-    };
-    std::vector<Run> runs;
-    for (const Preset& preset : presets) {
-        const std::string value = preset_value(preset, row);
-        if (value.empty()) continue;
-        if (runs.empty() || runs.back().value != value) runs.push_back({preset.name, preset.name, value});
-        runs.back().last = preset.name;
-    }
-    std::vector<std::string> parts;
-    for (const Run& run : runs)
-        parts.push_back(run.first + (run.first == run.last ? "" : " … " + run.last) + " " + run.value);
-    return one_of(parts, ", ", ", ");
-}
-
-// Help as "  --name UNIT   what it is [default]".
-struct Formatter : CLI::Formatter {
-    std::string make_option_opts(const CLI::Option* option) const override {
-        return option->get_type_size() == 0 ? "" : " " + option->get_type_name();
-    }
-    std::string make_description(const CLI::App*) const override { return ""; }
-    std::string make_usage(const CLI::App*, std::string usage) const override { return usage + "\n"; }
-};
-
-// The parser of one command; `options` takes what it parses.
-void add_rows(CLI::App& app, unsigned command, bool on_gpu, Options& options, std::set<std::string>& given) {
-    app.formatter(std::make_shared<Formatter>());
-    app.get_formatter()->column_width(28);
-    app.set_help_flag("-h,--help")->group("");
-    app.set_version_flag("--version")->group("");
-    app.allow_extras();
-    for (const Group& group : groups) {
-        if (!(group.commands & command)) continue;
-        for (const Row& row : group.rows) {
-            if (row.traits & (on_gpu ? cpu_only : gpu_only)) continue;
-            const auto* text = std::get_if<Text>(&row.value);
-            const bool flag = std::holds_alternative<Flag>(row.value);
-            const std::string initial = default_text(row);
-            const std::string help = row.help + (initial.empty() || initial == "\n" ? "" : " [" + initial + "]");
-            const auto take = [&options, &given, &row](const CLI::results_t& values) {
-                if (values.size() > 1)
-                    bad_option(label(row), std::to_string(values.size()) + " values", "one", "give it once");
-                assign(options, row, values[0]);
-                given.insert(row.name);
-                return true;
-            };
-            CLI::Option* option = flag ? app.add_flag_callback(
-                                             label(row), [take] { take({""}); }, help)
-                                       : app.add_option(label(row), take, help);
-            option->group(group.title);
-            if (flag) continue;
-            option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1);
-            option->type_name(row.unit ? row.unit : one_of(text->choices, "|", "|"));
-        }
-    }
-}
-
-std::string usage(const Command& command, bool on_gpu) {
-    std::string text = program_name(on_gpu) + " " + std::string(command.bit == train ? "[train]" : command.name);
-    each_row(command.bit, on_gpu,
-             [&](const Row& row) { text += row.traits & argument ? " " + std::string(row.name) : ""; });
-    return text + " [OPTION]…";
+std::string usage(const std::string& command, bool on_gpu) {
+    std::string text = program_name(on_gpu) + " " + (command == "train" ? "[train]" : command);
+    each_row(command, on_gpu, [&](const Row& row) { text += row.traits & argument ? " " + label(row) : ""; });
+    return text + " [OPTIONS]";
 }
 
 std::string help_of(const Command& command, bool on_gpu) {
-    Options ignored;
-    std::set<std::string> given;
-    CLI::App app;
-    add_rows(app, command.bit, on_gpu, ignored, given);
-    std::string text = app.help("Usage: " + usage(command, on_gpu) + "\n" + command.help);
-    for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) text.erase(at, 1);
+    std::string text = "Usage: " + usage(command.name, on_gpu) + "\n\n" + command.help + "\n";
+    const Row* heading = nullptr;
+    each_row(command.name, on_gpu, [&](const Row& row) {
+        const Row* own = &row;
+        while (own->traits) --own;
+        if (own != std::exchange(heading, own)) text += "\n" + std::string(own->name) + ":\n";
+        const bool bare = row.traits & argument || holds<bool>(row);
+        text += columns(label(row) + (bare ? "" : std::string(" ") + row.unit), row.help + facts(row));
+    });
     return text;
 }
 
 std::string help_of_all(bool on_gpu) {
-    std::string text =
-        program_name(on_gpu) + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") + ", from text to samples.\n";
-    for (const Command& command : commands) text += "\n" + help_of(command, on_gpu);
-    return text + "\n" + program_name(on_gpu) + " --version says what built it and what is built in.\n";
+    const std::string name = program_name(on_gpu);
+    std::string text = name + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") +
+                       ", from text to samples.\n\nUsage: " + name + " [COMMAND] [OPTIONS]\n\nCommands:\n";
+    for (const Command& command : commands) text += columns(command.name, command.help);
+    text += std::regex_replace(examples, std::regex("PROGRAM"), name);
+    for (const Command& command : commands) text += "\n\n" + help_of(command, on_gpu);
+    return text;
 }
 
-// How many characters have to be inserted, left out, replaced or swapped with their neighbour to make b of a (the
-// optimal string alignment distance).
-int64_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<std::vector<int64_t>> d(a.size() + 1, std::vector<int64_t>(b.size() + 1));  // of their beginnings
-    for (size_t i = 0; i <= a.size(); ++i)
-        for (size_t j = 0; j <= b.size(); ++j) {
-            if (i == 0 || j == 0) {
-                d[i][j] = static_cast<int64_t>(i + j);
-                continue;
-            }
-            d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-        }
-    return d[a.size()][b.size()];
+// Whether at most `edits` characters of a inserted, deleted, replaced or swapped with their neighbour make it b.
+bool is_near(std::string_view a, std::string_view b, size_t edits) {
+    if (a.empty() || b.empty()) return a.size() + b.size() <= edits;
+    if (a[0] == b[0]) return is_near(a.substr(1), b.substr(1), edits);
+    if (edits == 0) return false;
+    if (a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0] && is_near(a.substr(2), b.substr(2), edits - 1))
+        return true;
+    return is_near(a.substr(1), b, edits - 1) || is_near(a, b.substr(1), edits - 1) ||
+           is_near(a.substr(1), b.substr(1), edits - 1);
 }
 
-[[noreturn]] void unknown_argument(const Command& command, bool on_gpu, const std::vector<std::string>& arguments) {
+[[noreturn]] void refuse_unknown(const Options& options, const Words& arguments) {
     const auto dashed = std::ranges::find_if(arguments, [](const std::string& a) { return a.starts_with('-'); });
-    if (dashed == arguments.end())
-        bad_option(arguments[0], "after the options", "nothing there", "put a glob or a text with spaces into quotes");
-    std::string name = dashed->substr(0, dashed->find('='));
+    refuse_if(dashed == arguments.end(),
+              arguments[0] + ": unexpected argument; put a glob or a text with spaces into quotes");
+    const std::string option = dashed->substr(0, dashed->find('='));
+    std::string name = option;
     std::ranges::replace(name, '_', '-');
-    std::vector<std::string> candidates = {"--help", "--version"}, nearest;
-    each_row(command.bit, on_gpu, [&](const Row& row) { candidates.push_back(label(row)); });
-    const auto letters = static_cast<int64_t>(name.size() - std::min(name.find_first_not_of('-'), name.size()));
-    int64_t distance = letters < 2 ? 0 : std::clamp<int64_t>(letters / 3, 1, 2);  // of a short name all are near
-    for (const std::string& candidate : candidates) {
-        const int64_t d = edit_distance(name, candidate);
-        if (d < distance) nearest.clear();
-        if (d <= distance) distance = d, nearest.push_back(candidate);
+    const size_t letters = name.size() - std::min(name.find_first_not_of('-'), name.size());
+    Words names = {"--help", "--version"}, nearest;
+    each_row(options.command, options.on_gpu, [&](const Row& row) { names.push_back(label(row)); });
+    for (size_t edits = 0; letters > 1 && edits <= std::clamp<size_t>(letters / 3, 1, 2) && nearest.empty(); ++edits)
+        std::ranges::copy_if(names, std::back_inserter(nearest),
+                             [&](const std::string& n) { return is_near(name, n, edits); });
+    throw InputError(option + ": unknown option of " + options.command + "; " +
+                     (nearest.empty() ? "see " + program_name(options.on_gpu) + " " + options.command + " --help"
+                                      : "did you mean " + one_of(nearest) + "?"));
+}
+
+// Reads the words after the command into options.
+void parse_words(Options& options, std::set<std::string>& given, Words words) {
+    CLI::App app;
+    app.set_help_flag("-h,--help");
+    app.set_version_flag("--version");
+    app.allow_extras();
+    each_row(options.command, options.on_gpu, [&](const Row& row) {
+        CLI::Option* option = holds<bool>(row) ? app.add_flag(label(row)) : app.add_option(label(row))->expected(1);
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    });
+    const std::string last = words.empty() ? "" : words.back();
+    std::ranges::reverse(words);  // CLI11 takes them from the back
+    try {
+        app.parse(words);
+    } catch (const CLI::CallForHelp&) {
+        throw HelpRequest{help_of(*find_command(options.command), options.on_gpu)};
+    } catch (const CLI::CallForVersion&) {
+        throw VersionRequest{};
+    } catch (const CLI::ParseError& error) {
+        each_row(options.command, options.on_gpu, [&](const Row& row) {
+            if (last == label(row)) refuse_value(row, "");
+        });
+        throw InputError(error.what());
     }
-    bad_option(dashed->substr(0, dashed->find('=')), "an unknown name", "an option of " + std::string(command.name),
-               nearest.empty() ? program_name(on_gpu) + " " + std::string(command.name) + " --help lists them"
-                               : "did you mean " + one_of(nearest, ", ", " or ") + "?");
+    each_row(options.command, options.on_gpu, [&](const Row& row) {
+        const Words& values = app.get_option(label(row))->results();
+        refuse_if(values.size() > 1 && !holds<bool>(row),
+                  label(row) + ": given " + std::to_string(values.size()) + " times; give it once");
+        if (values.empty()) return;
+        assign(options, row, values[0]);
+        given.insert(row.name);
+    });
+    if (const Words rest = app.remaining(); !rest.empty()) refuse_unknown(options, rest);
 }
 
 }  // namespace
 
 void Options::fill_defaults() {
-    const auto wanted = std::ranges::find(presets, init.empty() ? model : "init", &Preset::name);
-    const Preset& preset = wanted == std::end(presets) ? presets[0] : *wanted;
-    const auto known = [&](const Row& row) { return given(row.name) || saved_.contains(row.name); };
+    if (gpt2_preset(model)) preset_ = model;
+    const std::string preset = init.empty() ? preset_ : "--init";
     const auto unset = [&](const char* name) { return !given(name) && !saved_.contains(name); };
-    each_row(command_bit(command), on_gpu, [&](const Row& row) {
-        const std::string text = row.initial ? row.initial : preset_value(preset, row);
-        if (!known(row) && !text.empty()) assign(*this, row, text);
+    each_row(command, on_gpu, [&](const Row& row) {
+        if (const std::string text = default_of(row, preset); unset(row.name) && !text.empty())
+            assign(*this, row, text);
     });
+    const bool bytes = command == "tokenize" || (command == "train" && init.empty());
+    if (unset("tokenizer")) tokenizer = bytes ? "byte" : "";  // the model's own
     if (command != "train") return;
-    if (unset("out")) out = "out/" + std::string(preset.name);
+    if (out.empty()) out = "out/" + (init.empty() ? preset : "init");
     if (unset("seq") && context > 0) seq = std::min(seq, context);
     if (unset("warmup")) warmup = std::min(warmup, steps / 10);
     if (unset("total-batch")) total_batch = batch * seq;
-    if (!init.empty() && unset("tokenizer")) tokenizer.clear();
 }
 
-// What contradicts itself, as far as no file has to be read for it.
+// Refuses options that contradict each other, as far as no file has to be read for it.
 void Options::check() const {
-    if (command == "eval" && data.empty())
-        bad_option("--data", "nothing", "a text file or token shards", "say what to evaluate on");
-    if (command == "tokenize" && !out_path.ends_with(".bin"))
-        bad_option("OUT.bin", out_path, "a name that ends in .bin", "that is how --data knows token shards");
-    if (bf16 && !out_path.ends_with(".bin"))
-        bad_option("--bf16", "with OUT " + out_path, "a name that ends in .bin", "directories are written in fp32");
-    if (command == "tokenize" && tokenizer == "none")
-        bad_option("--tokenizer", tokenizer, "byte, gpt2 or a tokenizer's file", "TEXT needs one");
-    if (given("prompt") && given("prompt-ids"))
-        bad_option("--prompt-ids", "with --prompt", "only one of them", "leave one of them out");
+    const auto text = [](int64_t x) { return std::to_string(x); };
+    const bool bin = out_path.ends_with(".bin");
+    refuse_if(command == "eval" && data.empty(), "--data: missing; give a text file or token shards to evaluate on");
+    refuse_if(command == "tokenize" && !bin, "OUT.bin: " + out_path + " does not end in .bin; give a name that does");
+    refuse_if(bf16 && !bin, "--bf16: OUT is the directory " + out_path + "; leave out --bf16, or give a NAME.bin");
+    refuse_if(command == "tokenize" && tokenizer == "none",
+              "--tokenizer: none cannot read TEXT; choose byte, gpt2 or a tokenizer file");
     if (command != "train") return;
-    if (tokenizer == "none" && init.empty() && vocab == 0)
-        bad_option("--vocab", "nothing with --tokenizer none", "the number of ids that the shards may hold",
-                   "give it: ids are 0 … --vocab - 1");
-    if (warmup > steps)
-        bad_option("--warmup", to_text(warmup), "at most --steps " + to_text(steps), "lower --warmup or raise --steps");
-    if (matmul == "tf32" && dtype != "fp32")
-        bad_option("--matmul", "tf32 with --dtype " + dtype, "--dtype fp32", "products of bf16 are exact");
-    if (given("muon-lr") && optimizer != "muon")
-        bad_option("--muon-lr", "with --optimizer " + optimizer, "--optimizer muon", "leave one of them out");
-    if (context > 0) {
-        if (channels % heads != 0)
-            bad_option("--channels", to_text(channels), "a multiple of --heads " + to_text(heads),
-                       "change one of them");
-        if (seq > context)
-            bad_option("--seq", to_text(seq), "at most the model's context " + to_text(context),
-                       "lower --seq or raise --context");
-    }
-    if (const int64_t rows = batch * seq; total_batch % rows != 0) {
-        const int64_t below = total_batch / rows * rows;
-        const std::string nearest = (below > 0 ? to_text(below) + " or " : "") + to_text(below + rows);
-        bad_option("--total-batch", to_text(total_batch), "a multiple of batch * seq = " + to_text(rows),
-                   "the nearest: " + nearest);
-    }
+    refuse_if(tokenizer == "none" && init.empty() && vocab == 0,
+              "--vocab: missing with --tokenizer none; give a number above every token id of the shards");
+    refuse_if(warmup > steps,
+              "--warmup: " + text(warmup) + " is more than --steps " + text(steps) + "; change one of them");
+    refuse_if(matmul == "tf32" && dtype != "fp32",
+              "--matmul: tf32 is for --dtype fp32, not " + dtype + "; change one of them");
+    refuse_if(given("muon-lr") && optimizer != "muon",
+              "--muon-lr: is for --optimizer muon, not " + optimizer + "; leave it out or choose --optimizer muon");
+    refuse_if(context > 0 && channels % heads != 0, "--channels: " + text(channels) + " is not a multiple of --heads " +
+                                                        text(heads) + "; change one of them");
+    refuse_if(context > 0 && seq > context, "--seq: " + text(seq) + " is more than the model's context " +
+                                                text(context) + "; give at most " + text(context));
+    const int64_t one = batch * seq, below = total_batch / one * one;
+    const std::string nearest = (below > 0 ? text(below) + " or " : "") + text(below + one);
+    refuse_if(total_batch % one != 0, "--total-batch: " + text(total_batch) +
+                                          " is not a multiple of batch * seq = " + text(one) + "; choose " + nearest);
 }
 
 std::string Options::to_json() const {
-    nlohmann::ordered_json json = nlohmann::ordered_json::object();
-    each_row(command_bit(command), on_gpu, [&](const Row& row) {
-        if (row.traits & saved) json[row.name] = value_of(*this, row);
+    Json json = Json::object();
+    each_row(command, on_gpu, [&](const Row& row) {
+        if (!(row.traits & unsaved)) json[row.name] = value_of(*this, row);
     });
     return json.dump(2);
 }
 
 void Options::fill_from_json(const std::string& text) {
-    const auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (!json.is_object())
-        bad_option("the checkpoint's options", "no JSON object", "one", "resume from another checkpoint");
+    const auto json = Json::parse(text, nullptr, false);
+    const std::string where = "the checkpoint's options: ";
+    refuse_if(!json.is_object(), where + "not a JSON object; resume from another checkpoint");
     std::set<std::string> known;
-    each_row(command_bit(command), on_gpu, [&](const Row& row) {
-        if (!(row.traits & saved) || !json.contains(row.name)) return;
+    each_row(command, !on_gpu, [&](const Row& row) { known.insert(row.name); });  // the other program's are ignored
+    each_row(command, on_gpu, [&](const Row& row) {
+        if (row.traits & unsaved || !json.contains(row.name)) return;
         known.insert(row.name);
         const std::string value = text_of(row, json[row.name]);
         if (given(row.name) || (row.traits & shape && given("model"))) {
             const std::string mine = text_of(row, value_of(*this, row));
-            if (row.traits & fixed && mine != value)
-                bad_option(label(row), mine, value + " as in the run to resume",
-                           "leave it out, or start a new run with another --out");
+            refuse_if(row.traits & fixed && mine != value,
+                      label(row) + ": " + mine + " differs from " + value + " in the run to resume; leave it out");
             return;
         }
         saved_.insert(row.name);
-        const auto* path = std::get_if<Text>(&row.value);
-        if (path && path->choices.empty() && !row.initial && value.empty())
-            this->*path->member = "";  // --val, --init: none
-        else
-            assign_saved(*this, row, value);
+        if (row.traits & optional && value.empty())
+            return (this->*std::get<std::string Options::*>(row.member)).clear();
+        try {
+            assign(*this, row, value);
+        } catch (const InputError& error) {
+            throw InputError(where + error.what());
+        }
     });
-    each_row(command_bit(command), !on_gpu, [&](const Row& row) { known.insert(row.name); });  // the other program's
     for (const auto& [name, value] : json.items())
-        if (!known.contains(name))
-            bad_option("the checkpoint's options", name, "options of this program",
-                       "resume with the program that wrote it");
+        refuse_if(!known.contains(name),
+                  where + name + " is not an option of this program; resume with the program that wrote it");
     fill_defaults();
     name_shape();
     check();
@@ -364,27 +329,25 @@ void Options::use_model(const GPT2Config& config, const std::string& tokenizer_n
     check();
 }
 
-// --model by its shape, which --layers, --heads, --channels, --init or --resume may have changed.
+// Sets --model by the shape, which --layers, --heads, --channels, --init or --resume may have changed.
 void Options::name_shape() {
     model = "custom";
-    for (const Preset& preset : presets) {
-        const auto config = gpt2_preset(preset.name);
-        if (config && config->layers == layers && config->heads == heads && config->channels == channels)
-            model = preset.name;
-    }
+    for (const char* name : models)
+        if (const auto config = *gpt2_preset(name);
+            config.layers == layers && config.heads == heads && config.channels == channels)
+            model = name;
 }
 
 std::vector<std::pair<std::string, std::string>> Options::list() const {
     std::vector<std::pair<std::string, std::string>> all;
-    each_row(command_bit(command), on_gpu,
-             [&](const Row& row) { all.emplace_back(row.name, text_of(row, value_of(*this, row))); });
+    each_row(command, on_gpu, [&](const Row& row) { all.emplace_back(row.name, text_of(row, value_of(*this, row))); });
     return all;
 }
 
 std::string program_name(bool on_gpu) { return on_gpu ? "train_gpt2cu" : "train_gpt2"; }
 
 Options parse_options(int argc, const char* const* argv, bool on_gpu) {
-    std::vector<std::string> words(argv + 1, argv + argc);
+    Words words(argv + 1, argv + argc);
     if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) throw HelpRequest{help_of_all(on_gpu)};
     Options options;
     options.command = "train";
@@ -393,39 +356,19 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
         options.command = words[0];
         words.erase(words.begin());
     }
-    const auto command = std::ranges::find(commands, options.command, &Command::name);
-    if (command == std::end(commands)) {
-        std::vector<std::string> names;
-        for (const Command& c : commands) names.push_back(c.name);
-        bad_option("command", options.command, one_of(names, ", ", " or "),
-                   program_name(on_gpu) + " --help explains them");
-    }
+    Words names;
+    for (const Command& command : commands) names.push_back(command.name);
+    refuse_if(!std::ranges::count(names, options.command),
+              options.command + ": unknown command; choose " + one_of(names));
 
-    CLI::App app;
-    add_rows(app, command->bit, on_gpu, options, options.given_);
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
-    try {
-        app.parse(words);
-    } catch (const CLI::CallForHelp&) {
-        throw HelpRequest{help_of(*command, on_gpu)};
-    } catch (const CLI::CallForVersion&) {
-        throw VersionRequest{};
-    } catch (const CLI::ParseError& error) {
-        throw InputError(std::string(error.what()) + "; see " + program_name(on_gpu) + " " + command->name + " --help");
-    }
-    if (const auto rest = app.remaining(); !rest.empty()) unknown_argument(*command, on_gpu, rest);
-    each_row(command->bit, on_gpu, [&](const Row& row) {
-        if (row.traits & argument && !options.given(row.name))
-            bad_option(row.name, "nothing", row.help, "usage: " + usage(*command, on_gpu));
-        if (row.traits & shape && options.given("init") && options.given(row.name))
-            bad_option(label(row), "with --init", "only one of them", "the shape comes from the file");
+    parse_words(options, options.given_, words);
+    each_row(options.command, on_gpu, [&](const Row& row) {
+        refuse_if(row.traits & argument && !options.given(row.name),
+                  label(row) + ": missing; usage: " + usage(options.command, on_gpu));
     });
-    for (const char* name : {"model", "vocab"})
-        if (options.given("init") && options.given(name))
-            bad_option("--" + std::string(name), "with --init", "only one of them", "the shape comes from the file");
-    if (options.given("init") && options.resume)
-        bad_option("--init", "with --resume", "only one of them", "a resumed run goes on from its own checkpoint");
-
+    for (const auto& [name, other] : exclusive)
+        refuse_if(options.given(name) && options.given(other),
+                  std::string("--") + name + ": cannot be used with --" + other + "; leave one of them out");
     options.fill_defaults();
     if (!options.resume) options.check();
     if (options.command == "train" && options.init.empty()) options.name_shape();

@@ -1,5 +1,4 @@
-// The command line: what each option is called, means, defaults to and may be stands in one row of a table in
-// options.cpp.
+// The command line. Each option (name, member, range, default, unit, help) is one row of the table in options_table.h.
 #pragma once
 
 #include <cstdint>
@@ -12,52 +11,52 @@
 
 struct Options {
     std::string command;  // train, generate, eval, convert, tokenize or info
-    bool on_gpu = false;  // of which program
+    bool on_gpu = false;  // train_gpt2cu's options, not train_gpt2's
 
-    // train; for paths "" means none
-    std::string data, val, tokenizer;  // tokenizer "": the model's own, if any (with --init, --from)
+    // train; a path is "" where none is given
+    std::string data, val, tokenizer;  // tokenizer "": the one of the model that --init or --from names
     bool no_special_tokens = false;
     std::string model, init;
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
-    int64_t vocab = 0;                            // 0: as many as the tokenizer has
-    int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens an update
+    int64_t vocab = 0;                            // 0: that of the tokenizer
+    int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens per optimizer step
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
-    double clip = 0;           // 0: none
-    double skip_outliers = 0;  // standard deviations; 0: never
+    double clip = 0;           // 0: off
+    double skip_outliers = 0;  // standard deviations; 0: off
     std::string optimizer, matmul, recompute;
-    int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: at the end only
+    int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: never
     int64_t eval_batches = 0, sample_tokens = 0;
-    int64_t keep = 0;  // newest checkpoints kept; 0: all
+    int64_t keep = 0;  // number of checkpoints; 0: all
     std::string out;
     bool resume = false, profile = false;
     int64_t seed = 0;
-    int64_t threads = 0;  // 0: all cores
+    int64_t threads = 0;  // 0: chosen by threads.h
     int64_t device = 0;   // on_gpu
     std::string dtype;    // on_gpu
 
     // generate, eval
     std::string from, prompt, prompt_ids;
     int64_t tokens = 0, top_k = 0;  // top_k 0: off
-    double temperature = 0;         // 0: always the likeliest token
+    double temperature = 0;         // 0: greedy
 
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;
     bool bf16 = false, verify = false;
 
-    // Was "lr" (long name, no dashes) on the command line?
+    // Whether the option with this name ("lr", without dashes) was on the command line.
     bool given(const std::string& name) const { return given_.contains(name); }
 
-    // The options that define a training run, as a JSON object of long names: what a checkpoint saves.
+    // The options that define a training run, as a JSON object by name. Checkpoints save it.
     std::string to_json() const;
-    // With --resume: takes from such an object what was not given again. Throws InputError where the two cannot be
-    // one run (another model shape, tokenizer, …).
+    // For --resume: takes the options that were not given again from such an object. Throws InputError where a given
+    // one contradicts it (another model shape, another tokenizer, …).
     void fill_from_json(const std::string& json);
-    // With --init: the shape and tokenizer that were read, after which the defaults that depend on them are known.
+    // For --init: sets the shape and the tokenizer that were read, and the defaults that depend on them.
     void use_model(const GPT2Config& config, const std::string& tokenizer_name);
 
-    // Every option of the command, by long name, as text: the report's configuration.
+    // Every option of the command by name, as text, for the report.
     std::vector<std::pair<std::string, std::string>> list() const;
 
 private:
@@ -66,20 +65,19 @@ private:
     void name_shape();
     void check() const;
 
-    std::set<std::string> given_, saved_;  // on the command line; from fill_from_json
+    std::string preset_ = "tiny";          // --model as given; name_shape changes model
+    std::set<std::string> given_, saved_;  // names on the command line; names that fill_from_json has set
 };
 
-// What --help asks for: main prints it and exits with 0.
+// Thrown for --help; main prints the text and exits with 0.
 struct HelpRequest {
     std::string text;
 };
 
-// What --version asks for: main prints it and exits with 0.
+// Thrown for --version; main prints it and exits with 0.
 struct VersionRequest {};
 
-// As help and messages have it.
 std::string program_name(bool on_gpu);
 
-// Of train_gpt2, or with on_gpu of train_gpt2cu. Throws InputError ("--batch: found -3, expected 1 … 65536; …")
-// HelpRequest and VersionRequest.
+// Throws InputError ("--batch: invalid value -3; give a whole number from 1 to 65536"), HelpRequest, VersionRequest.
 Options parse_options(int argc, const char* const* argv, bool on_gpu = false);

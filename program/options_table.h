@@ -1,29 +1,13 @@
-// The options, each in one row: name, member, range or choices, default, unit, help. Only options.cpp reads it.
+// The options, each in one row: name, commands and traits, member, default, unit or choices, help, range. Only
+// options.cpp reads this table.
 #pragma once
 
-#include <array>
-#include <iterator>
 #include <variant>
+#include <vector>
 
 #include "program/options.h"
 
 namespace options_table {
-
-struct Int {
-    int64_t Options::*member;
-    int64_t low, high;
-};
-struct Real {
-    double Options::*member;
-    double low, high;
-};
-struct Flag {
-    bool Options::*member;
-};
-struct Text {
-    std::string Options::*member;
-    std::vector<std::string> choices = {};  // none: any text
-};
 
 enum : unsigned {
     // the commands that have the option
@@ -34,13 +18,14 @@ enum : unsigned {
     tokenize = 16,
     info = 32,
 
-    saved = 64,      // defines a training run: kept with its checkpoints
-    fixed = 128,     // and cannot change at --resume
-    shape = 256,     // and is what --model stands for
-    argument = 512,  // no dashes; must be there
+    unsaved = 64,     // not part of what defines a training run: checkpoints do not keep it
+    fixed = 128,      // cannot change at --resume
+    shape = 256,      // set by --model
+    optional = 512,   // a saved "" is no error
+    argument = 1024,  // positional and required
 
-    cpu_only = 1024,  // of one of the two programs
-    gpu_only = 2048
+    cpu_only = 2048,  // an option of one of the two programs
+    gpu_only = 4096
 };
 
 struct Command {
@@ -49,212 +34,171 @@ struct Command {
     const char* help;
 };
 inline constexpr Command commands[] = {
-    {"train", train, "Trains a GPT-2 on text or on llm.c shards. This is what happens when no command is named."},
-    {"generate", generate, "Samples text from a trained model."},
-    {"eval", eval, "Prints a model's mean loss over all of the data."},
-    {"convert", convert, "Hugging Face or checkpoint directory to llm.c .bin, and back."},
-    {"tokenize", tokenize, "Text to a shard of tokens as llm.c has them: bytes, unless --tokenizer is given."},
-    {"info", info, "Says what a file or directory is, its shapes and numbers."},
+    {"train", train, "Train GPT-2 on text or token shards. This is the default command."},
+    {"generate", generate, "Generate text with a trained model."},
+    {"eval", eval, "Print a model's mean loss over a text or token shards."},
+    {"convert", convert, "Convert a Hugging Face model or a checkpoint to llm.c's .bin, or back."},
+    {"tokenize", tokenize, "Tokenize a text file into a token shard, in llm.c's format."},
+    {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
 };
 
-// Defaults that go with the model. "init" is for --init: fine-tuning rather than training from nothing.
-inline constexpr const char* preset_columns[] = {"batch", "seq", "steps", "warmup", "lr", "beta2", "optimizer"};
-struct Preset {
-    const char* name;
-    std::array<const char*, std::size(preset_columns)> values;
-};
-inline constexpr Preset presets[] = {
-    {"tiny", {"16", "128", "3000", "100", "0.003", "0.99", "muon"}},
-    {"d12", {"4", "1024", "20000", "700", "0.0006", "0.95", "adamw"}},
-    {"d24", {"4", "1024", "20000", "700", "0.0003", "0.95", "adamw"}},
-    {"d36", {"4", "1024", "20000", "700", "0.00025", "0.95", "adamw"}},
-    {"d48", {"4", "1024", "20000", "700", "0.0002", "0.95", "adamw"}},
-    {"init", {"4", "256", "500", "20", "0.00005", "0.95", "adamw"}},
-};
+inline constexpr const char* models[] = {"tiny", "d12", "d24", "d36", "d48"};
 
+inline constexpr const char* examples = R"(
+Examples:
+  Train a small model on a text of your own, then generate text with it:
+    PROGRAM --data mybook.txt --out out/mybook
+    PROGRAM generate --from out/mybook --prompt "Once upon a time"
+  Continue that run to step 6000:
+    PROGRAM --resume --out out/mybook --steps 6000
+  Fine-tune a Hugging Face model:
+    PROGRAM --init path/to/gpt2 --data mybook.txt --lr 3e-5
+
+PROGRAM COMMAND --help lists the options of one command,
+PROGRAM --version says how the program was built. All commands and options:
+)";
+
+// Options that exclude each other.
+inline constexpr std::pair<const char*, const char*> exclusive[] = {
+    {"layers", "init"}, {"heads", "init"}, {"channels", "init"}, {"context", "init"},
+    {"model", "init"},  {"vocab", "init"}, {"init", "resume"},   {"prompt-ids", "prompt"}};
+
+// A row of the table: an option or, with a name alone, the heading of those below it.
 struct Row {
     const char* name;
-    std::variant<Int, Real, Flag, Text> value;
-    const char* initial;  // null: the preset's, or nothing
-    const char* unit;
-    const char* help;
     unsigned traits = 0;
+    std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> member = {};
+    std::string initial = "";  // default: "0.1"; by --model "tiny 16, others 4"; in words "(batch * seq)"; or ""
+    const char* unit = "";     // in lower case the choices: "adamw|muon"
+    const char* help = "";
+    double low = 0, high = 1;  // the range of a number
 };
-struct Group {
-    const char* title;
-    unsigned commands;
-    std::vector<Row> rows;
-};
+
+// The default of a shape option: "tiny 4, d12 12, …".
+inline std::string by_model(int64_t GPT2Config::*member) {
+    std::string text;
+    for (const char* name : models)
+        text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string((*gpt2_preset(name)).*member);
+    return text;
+}
 
 using O = Options;
-inline constexpr int64_t million = 1'000'000, trillion = million * million;
 
-inline const std::vector<Group> groups = {
-    {"Data",
-     train,
-     {
-         {"data", Text{&O::data}, "data/tinyshakespeare.txt", "PATH",
-          "a text file, or llm.c shards: 'shards/*_train_*.bin' in quotes", saved},
-         {"val", Text{&O::val}, nullptr, "PATH", "likewise, held out for validation [a tenth of --data]", saved},
-     }},
-    {"Data",
-     train | tokenize,
-     {
-         {"tokenizer", Text{&O::tokenizer}, "byte", "byte|gpt2|none|FILE",
-          "how text becomes tokens; none: --data are shards of any ids", saved | fixed},
-         {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
-          "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text", saved | fixed},
-     }},
-    {"Model",
-     train,
-     {
-         {"model", Text{&O::model, {"tiny", "d12", "d24", "d36", "d48"}}, "tiny", nullptr,
-          "a shape and the defaults that go with it; d12 is GPT-2 124M"},
-         {"layers", Int{&O::layers, 1, 1000}, nullptr, "N", "transformer blocks", saved | fixed | shape},
-         {"heads", Int{&O::heads, 1, 1000}, nullptr, "N", "attention heads", saved | fixed | shape},
-         {"channels", Int{&O::channels, 1, 100'000}, nullptr, "N", "width, a multiple of --heads",
-          saved | fixed | shape},
-         {"context", Int{&O::context, 1, million}, nullptr, "TOKENS", "longest sequence that the model can see",
-          saved | fixed | shape},
-         {"vocab", Int{&O::vocab, 0, 65536}, "0", "IDS",
-          "rows of a new model's embedding; those that the tokenizer lacks are never drawn; 0: one for each of its "
-          "tokens",
-          saved | fixed},
-         {"init", Text{&O::init}, nullptr, "PATH",
-          "start from this model: llm.c .bin, Hugging Face directory, checkpoint", saved},
-     }},
-    {"Training",
-     train,
-     {
-         {"batch", Int{&O::batch, 1, 65536}, nullptr, "ROWS", "sequences computed at a time", saved},
-         {"seq", Int{&O::seq, 1, million}, nullptr, "TOKENS", "length of each, at most --context", saved},
-         {"total-batch", Int{&O::total_batch, 1, trillion}, nullptr, "TOKENS",
-          "tokens an update: gradients add up over batches [batch * seq]", saved},
-         {"steps", Int{&O::steps, 1, trillion}, nullptr, "UPDATES", "length of training", saved},
-         {"lr", Real{&O::lr, 0, 10}, nullptr, "RATE", "highest learning rate", saved},
-         {"warmup", Int{&O::warmup, 0, trillion}, nullptr, "UPDATES",
-          "the learning rate rises to --lr over so many; a tenth of --steps at most", saved},
-         {"schedule", Text{&O::schedule, {"cosine", "linear", "constant", "wsd"}}, "cosine", nullptr,
-          "what the learning rate does then", saved},
-         {"final-lr-frac", Real{&O::final_lr_frac, 0, 1}, "0.1", "FRACTION", "of --lr, where the learning rate ends",
-          saved},
-         {"optimizer", Text{&O::optimizer, {"adamw", "muon"}}, nullptr, nullptr,
-          "muon: for the blocks' matrices, adamw for the rest", saved | fixed},
-         {"muon-lr", Real{&O::muon_lr, 0, 10}, "0.02", "RATE", "Muon's highest learning rate", saved},
-         {"weight-decay", Real{&O::weight_decay, 0, 100}, "0.1", "RATE",
-          "pull of matrices to zero, times the learning rate", saved},
-         {"beta1", Real{&O::beta1, 0, 0.999999}, "0.9", "FRACTION", "AdamW's memory of the gradient", saved},
-         {"beta2", Real{&O::beta2, 0, 0.999999}, nullptr, "FRACTION", "AdamW's memory of its square", saved},
-         {"clip", Real{&O::clip, 0, 1e9}, "1", "NORM", "longest gradient, longer ones are scaled down to it; 0: any",
-          saved},
-         {"skip-outliers", Real{&O::skip_outliers, 0, 1e9}, "0", "Z",
-          "leave out updates whose loss or gradient is Z deviations above the last 128; 0: none", saved},
-     }},
-    {"Evaluation and samples",
-     train,
-     {
-         {"eval-every", Int{&O::eval_every, 0, trillion}, "250", "UPDATES",
-          "between validations, and at the end; 0: never", saved},
-         {"eval-batches", Int{&O::eval_batches, 1, trillion}, "20", "BATCHES", "of validation data each time", saved},
-         {"sample-every", Int{&O::sample_every, 0, trillion}, "1000", "UPDATES",
-          "between samples of text, and at the end; 0: never", saved},
-         {"sample-tokens", Int{&O::sample_tokens, 0, million}, "256", "TOKENS", "in a sample; 0: no samples", saved},
-     }},
-    {"Output",
-     train,
-     {
-         {"out", Text{&O::out}, nullptr, "DIR",
-          "a new directory for checkpoints, log.jsonl and report.html [out/MODEL, out/init]"},
-         {"save-every", Int{&O::save_every, 0, trillion}, "500", "UPDATES",
-          "between checkpoints, and at the end; 0: never", saved},
-         {"keep", Int{&O::keep, 0, trillion}, "3", "CHECKPOINTS", "the newest ones stay; 0: all", saved},
-         {"resume", Flag{&O::resume}, nullptr, nullptr,
-          "go on from the newest checkpoint in --out, with its options where not given"},
-     }},
-    {"Model",
-     generate | eval,
-     {
-         {"from", Text{&O::from}, "out/tiny", "PATH", "run, checkpoint or Hugging Face directory, or llm.c .bin"},
-         {"tokenizer", Text{&O::tokenizer}, nullptr, "byte|gpt2|none|FILE", "[the model's own]"},
-         {"no-special-tokens", Flag{&O::no_special_tokens}, nullptr, nullptr,
-          "read the names of special tokens in a text, such as <|endoftext|>, as ordinary text"},
-     }},
-    {"Text",
-     generate,
-     {
-         {"prompt", Text{&O::prompt}, "\n", "TEXT", "the text begins with it [a line break]"},
-         {"prompt-ids", Text{&O::prompt_ids}, nullptr, "IDS", "the same as token ids, such as '1 2 3'"},
-         {"tokens", Int{&O::tokens, 1, trillion}, "256", "TOKENS", "to add to the prompt"},
-         {"temperature", Real{&O::temperature, 0, 100}, "0.8", "T",
-          "below 1 the likely becomes likelier; 0: always the likeliest token"},
-         {"top-k", Int{&O::top_k, 0, trillion}, "0", "TOKENS", "choose among so many likeliest; 0: all"},
-     }},
-    {"Data",
-     eval,
-     {
-         {"data", Text{&O::data}, nullptr, "PATH",
-          "a text file, or llm.c shards: 'shards/*_val_*.bin' in quotes; must be given"},
-         {"batch", Int{&O::batch, 1, 65536}, "4", "ROWS", "sequences computed at a time"},
-         {"seq", Int{&O::seq, 0, million}, "0", "TOKENS", "length of a window; 0: the model's context"},
-     }},
-    {"Machine",
-     train | generate,
-     {
-         {"seed", Int{&O::seed, 0, INT64_MAX}, "1337", "N", "same seed, same result, whatever the number of threads",
-          saved},
-     }},
-    {"Machine",
-     train | generate | eval,
-     {
-         {"threads", Int{&O::threads, 0, 4096}, "0", "N",
-          "0: one for each core, or as many as a container's CPU quota is worth", cpu_only},
-         {"device", Int{&O::device, 0, 1023}, "0", "N", "which GPU, as nvidia-smi counts them", gpu_only},
-         {"dtype", Text{&O::dtype, {"bf16", "fp32"}}, "bf16", nullptr,
-          "of parameters and activations; gradients and the optimizer's state are fp32", saved | gpu_only},
-     }},
-    {"Machine",
-     train,
-     {
-         {"matmul", Text{&O::matmul, {"fp32", "bf16"}}, "fp32", nullptr,
-          "what matrix products round their factors to (bf16: AMX or AVX512-BF16 only)", saved | cpu_only},
-         {"matmul", Text{&O::matmul, {"fp32", "tf32"}}, "fp32", nullptr,
-          "what products of --dtype fp32 round their factors to", saved | gpu_only},
-         {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "gelu", nullptr,
-          "memory saved by computing twice, each more than the one before; gelu takes no time, results stay the same",
-          saved | cpu_only},
-         {"recompute", Text{&O::recompute, {"none", "gelu", "ln", "block"}}, "none", nullptr,
-          "memory saved by computing twice, each more than the one before; gelu and ln may round GELU otherwise",
-          saved | gpu_only},
-         {"profile", Flag{&O::profile}, nullptr, nullptr, "prints where a step's time goes, at the end"},
-     }},
-    {"Arguments",
-     convert,
-     {
-         {"IN", Text{&O::in_path}, nullptr, "PATH", "the model to read", argument},
-         {"OUT", Text{&O::out_path}, nullptr, "PATH",
-          "NAME.bin: a llm.c model file; other names: a new Hugging Face directory", argument},
-     }},
-    {"Output",
-     convert,
-     {
-         {"bf16", Flag{&O::bf16}, nullptr, nullptr, "half the size: OUT.bin in bf16 (version 5), not fp32 (version 3)"},
-     }},
-    {"Arguments",
-     tokenize,
-     {
-         {"TEXT", Text{&O::in_path}, nullptr, "PATH", "the text file to read", argument},
-         {"OUT.bin", Text{&O::out_path}, nullptr, "PATH", "the shard to write, a new file", argument},
-     }},
-    {"Arguments",
-     info,
-     {
-         {"PATH", Text{&O::in_path}, nullptr, "PATH", "checkpoint, model, shard, tokenizer, log, text, …", argument},
-     }},
-    {"Output",
-     info,
-     {
-         {"verify", Flag{&O::verify}, nullptr, nullptr, "read all of it, and look for what cannot be"},
-     }},
+inline const std::vector<Row> rows = {
+    {"Arguments"},
+    {"IN", convert | argument, &O::in_path, "", "PATH",
+     "the model to read: a run, checkpoint or Hugging Face directory, or an llm.c .bin file"},
+    {"OUT", convert | argument, &O::out_path, "", "PATH",
+     "what to write: NAME.bin is an llm.c model file, any other name a new Hugging Face directory"},
+    {"TEXT", tokenize | argument, &O::in_path, "", "PATH", "the text file to read"},
+    {"OUT.bin", tokenize | argument, &O::out_path, "", "PATH", "the shard to write, a new file"},
+    {"PATH", info | argument, &O::in_path, "", "PATH", "a run, checkpoint, model, token shard, tokenizer, log or text"},
+    {"Data"},
+    {"data", train, &O::data, "data/tinyshakespeare.txt", "PATH",
+     "training data: a text file, plain or .gz, or llm.c token shards: 'shards/*_train_*.bin', in quotes"},
+    {"data", eval, &O::data, "", "PATH",
+     "data to evaluate on (required): a text file, or llm.c token shards: 'shards/*_val_*.bin', in quotes"},
+    {"val", train | optional, &O::val, "(the last tenth of --data)", "PATH",
+     "validation data, a text file or token shards"},
+    {"tokenizer", train | tokenize | generate | eval | fixed, &O::tokenizer,
+     "(byte, or that of the model with --init or --from)", "byte|gpt2|none|FILE",
+     "byte: every byte is a token; gpt2: GPT-2's BPE; FILE: merges.txt, an llm.c tokenizer or a Hugging Face "
+     "directory; none: the data are shards of token ids without a text form (a new model then needs --vocab)"},
+    {"no-special-tokens", train | tokenize | generate | eval | fixed, &O::no_special_tokens, "", "",
+     "tokenize the names of special tokens, such as <|endoftext|>, as ordinary text"},
+    {"batch", eval, &O::batch, "4", "N", "batch size: sequences per forward pass", 1, 65536},
+    {"seq", eval, &O::seq, "0", "TOKENS",
+     "sequence length: the data are read in windows of this size, without overlap (0: the model's context)", 0, 1e6},
+    {"Model"},
+    {"from", generate | eval, &O::from, "out/tiny", "PATH",
+     "the model: a run, checkpoint or Hugging Face directory, or an llm.c .bin file"},
+    {"model", train | unsaved, &O::model, "tiny", "tiny|d12|d24|d36|d48",
+     "model size, and defaults that suit it; d12 to d48 are GPT-2 124M, 350M, 774M and 1558M"},
+    {"layers", train | fixed | shape, &O::layers, by_model(&GPT2Config::layers), "N", "transformer blocks", 1, 1000},
+    {"heads", train | fixed | shape, &O::heads, by_model(&GPT2Config::heads), "N", "attention heads", 1, 1000},
+    {"channels", train | fixed | shape, &O::channels, by_model(&GPT2Config::channels), "N",
+     "embedding dimension, a multiple of --heads", 1, 1e5},
+    {"context", train | fixed | shape, &O::context, by_model(&GPT2Config::context), "TOKENS",
+     "context length: number of position embeddings", 1, 1e6},
+    {"vocab", train | fixed, &O::vocab, "0", "N",
+     "vocabulary size of a new model (0: the tokenizer's); more, such as 50304, pads the embedding with unused ids", 0,
+     65536},
+    {"init", train | optional, &O::init, "", "PATH",
+     "fine-tune this model: a run, checkpoint or Hugging Face directory, or an llm.c .bin file"},
+    {"Training"},
+    {"batch", train, &O::batch, "tiny 16, others 4", "N", "batch size: sequences per forward and backward", 1, 65536},
+    {"seq", train, &O::seq, "tiny 128, --init 256, others 1024", "TOKENS", "sequence length, up to --context", 1, 1e6},
+    {"total-batch", train, &O::total_batch, "(batch * seq)", "TOKENS",
+     "tokens per optimizer step, a multiple of batch * seq; gradients are accumulated over several batches", 1, 1e12},
+    {"steps", train, &O::steps, "tiny 3000, --init 500, others 20000", "STEPS", "number of optimizer steps", 1, 1e12},
+    {"lr", train, &O::lr, "tiny 0.003, d12 0.0006, d24 0.0003, d36 0.00025, d48 0.0002, --init 0.00005", "RATE",
+     "peak learning rate", 0, 10},
+    {"warmup", train, &O::warmup, "tiny 100, --init 20, others 700", "STEPS",
+     "linear warm-up over this many steps, at most --steps; the default is at most a tenth of --steps", 0, 1e12},
+    {"schedule", train, &O::schedule, "cosine", "cosine|linear|constant|wsd",
+     "learning rate after the warm-up; wsd (warm-up, stable, decay): constant until the last fifth, then decay"},
+    {"final-lr-frac", train, &O::final_lr_frac, "0.1", "FRACTION",
+     "learning rate of the last step, as a fraction of the peak", 0, 1},
+    {"optimizer", train | fixed, &O::optimizer, "tiny muon, others adamw", "adamw|muon",
+     "muon: Muon for the weight matrices of the blocks, AdamW for all other parameters"},
+    {"muon-lr", train, &O::muon_lr, "0.02", "RATE", "peak learning rate for the matrices that Muon updates", 0, 10},
+    {"weight-decay", train, &O::weight_decay, "0.1", "RATE",
+     "decoupled weight decay of matrices and embeddings; biases and LayerNorm have none", 0, 100},
+    {"beta1", train, &O::beta1, "0.9", "BETA", "AdamW: decay rate of the moving average of gradients", 0, 0.999999},
+    {"beta2", train, &O::beta2, "tiny 0.99, others 0.95", "BETA",
+     "AdamW: decay rate of the moving average of squared gradients", 0, 0.999999},
+    {"clip", train, &O::clip, "1", "NORM", "gradient clipping: maximum norm (0: off)", 0, 1e9},
+    {"skip-outliers", train, &O::skip_outliers, "0", "Z",
+     "skip steps with a loss or gradient norm Z standard deviations above the mean of the last 128 (0: off)", 0, 1e9},
+    {"Evaluation and samples"},
+    {"eval-every", train, &O::eval_every, "250", "STEPS",
+     "compute the validation loss every this many steps, and at the end (0: never)", 0, 1e12},
+    {"eval-batches", train, &O::eval_batches, "20", "N",
+     "number of batches for a validation loss; ten times as many at the end", 1, 1e12},
+    {"sample-every", train, &O::sample_every, "1000", "STEPS",
+     "print generated text every this many steps, and at the end (0: never)", 0, 1e12},
+    {"sample-tokens", train, &O::sample_tokens, "256", "TOKENS", "number of tokens in that text (0: no text)", 0, 1e6},
+    {"Text"},
+    {"prompt", generate, &O::prompt, "\n", "TEXT", "the text to continue"},
+    {"prompt-ids", generate, &O::prompt_ids, "", "IDS",
+     "the prompt as token ids, such as '1 2 3', instead of --prompt"},
+    {"tokens", generate, &O::tokens, "256", "TOKENS", "number of tokens to generate", 1, 1e12},
+    {"temperature", generate, &O::temperature, "0.8", "T",
+     "softmax temperature: lower is less random (0: always the most likely token)", 0, 100},
+    {"top-k", generate, &O::top_k, "0", "K", "sample only from the K most likely tokens (0: from all)", 0, 1e12},
+    {"Output"},
+    {"out", train | unsaved, &O::out, "(out/MODEL, or out/init with --init)", "DIR",
+     "directory of the run, a new one unless --resume is given: checkpoints, log.jsonl, report.html"},
+    {"save-every", train, &O::save_every, "500", "STEPS",
+     "save a checkpoint every this many steps, and at the end (0: never)", 0, 1e12},
+    {"keep", train, &O::keep, "3", "N", "keep the newest N checkpoints (0: all)", 0, 1e12},
+    {"resume", train | unsaved, &O::resume, "", "",
+     "continue the run in --out from its newest checkpoint, with its options unless given again"},
+    {"bf16", convert, &O::bf16, "", "",
+     "write OUT.bin in bf16 (llm.c's version 5, half the size) instead of fp32 (version 3)"},
+    {"verify", info, &O::verify, "", "",
+     "read all of it and check checksums and values; exit status 1 if something is damaged"},
+    {"Machine"},
+    {"seed", train | generate, &O::seed, "1337", "N", "random seed; results do not depend on the number of threads", 0,
+     0x1p63},
+    {"threads", train | generate | eval | unsaved | cpu_only, &O::threads, "0", "N",
+     "CPU threads (0: OMP_NUM_THREADS if set, else one per core, fewer under a container's CPU quota)", 0, 4096},
+    {"device", train | generate | eval | unsaved | gpu_only, &O::device, "0", "N",
+     "index of the GPU, as nvidia-smi lists them", 0, 1023},
+    {"dtype", train | generate | eval | gpu_only, &O::dtype, "bf16", "bf16|fp32",
+     "data type of parameters and activations; gradients and optimizer state are always fp32"},
+    {"matmul", train | cpu_only, &O::matmul, "fp32", "fp32|bf16",
+     "precision of matmul inputs (sums are fp32); bf16 needs a CPU with AVX512-BF16 or AMX"},
+    {"matmul", train | gpu_only, &O::matmul, "fp32", "fp32|tf32",
+     "precision of matmul inputs; tf32 needs --dtype fp32"},
+    {"recompute", train | cpu_only, &O::recompute, "gelu", "none|gelu|ln|block",
+     "recompute activations in the backward pass to save memory, more of them from gelu (costs no time) to ln to "
+     "block; results are unchanged"},
+    {"recompute", train | gpu_only, &O::recompute, "none", "none|gelu|ln|block",
+     "recompute activations in the backward pass to save memory, more of them from gelu to ln to block; gelu and "
+     "ln may round GELU differently"},
+    {"profile", train | unsaved, &O::profile, "", "",
+     "print at the end how the time of a step divides among the layers"},
 };
 
 }  // namespace options_table

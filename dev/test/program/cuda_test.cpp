@@ -125,10 +125,10 @@ TEST_F(CudaProgram, RefusesWhatIsNotThere) {
                    {"host memory: available: found ", "MiB, expected ", "to read and to save the model"},
                    {.memory = rlim_t{1} << 30});
 #endif
-    expect_refused(training("none", {{"threads", "2"}}), {"--threads: found an unknown name"});
+    expect_refused(training("none", {{"threads", "2"}}), {"--threads: unknown option of train;"});
     expect_refused(training("none", {{"matmul", "tf32"}}), {"--dtype"});  // of fp32 only
     on_cpu();
-    expect_refused(training("none", {{"dtype", "fp32"}}), {"--dtype: found an unknown name"});
+    expect_refused(training("none", {{"dtype", "fp32"}}), {"--dtype: unknown option of train;"});
 }
 
 TEST_F(CudaProgram, VersionNamesTheGpuAndCuda) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "io/file/error.h"
 
@@ -83,17 +84,26 @@ TEST(Options, EveryCommandParses) {
 }
 
 TEST(Options, BadValuesNameOptionFoundAndExpected) {
-    EXPECT_EQ(error_of({"--batch", "-3"}),
-              "--batch: found -3, expected a whole number 1 … 65536; --help lists the options");
-    EXPECT_TRUE(contains(error_of({"--batch", "4.5"}), "found 4.5"));
-    EXPECT_TRUE(contains(error_of({"--batch", "99999999999999999999"}), "expected a whole number"));
-    EXPECT_TRUE(contains(error_of({"--batch", ""}), "found nothing"));
-    EXPECT_TRUE(contains(error_of({"--lr", "nan"}), "--lr: found nan, expected 0 … 10"));
-    EXPECT_TRUE(contains(error_of({"--final-lr-frac", "1.5"}), "expected 0 … 1;"));
-    EXPECT_TRUE(contains(error_of({"--schedule", "step"}), "expected cosine, linear, constant or wsd"));
-    EXPECT_TRUE(contains(error_of({"--val", ""}), "--val: found nothing"));
-    EXPECT_TRUE(contains(error_of({"generate", "--temperature", "-1"}), "found -1"));
-    EXPECT_TRUE(contains(error_of({"generate", "--top-k", "-1"}), "found -1"));
+    const auto refused = [](std::vector<const char*> words, const std::string& message) {
+        EXPECT_EQ(error_of(std::move(words)), message);
+    };
+    const std::string batch = "; give a whole number from 1 to 65536", lr = "; give a number from 0 to 10";
+    for (const char* value : {"-3", "0", "65537", "4.5", "4x", "0x10", "+4", " 4", "4 ", "99999999999999999999"})
+        refused({"--batch", value}, "--batch: invalid value " + std::string(value) + batch);
+    for (const char* value : {"nan", "inf", "-0.1", "10.1", "1e999", "0x1p-3", "+1", "1e", "0,1", "fast"})
+        refused({"--lr", value}, "--lr: invalid value " + std::string(value) + lr);
+    for (const char* value : {".5", "5e-1", "0.50"}) EXPECT_EQ(parse({"--lr", value}).lr, 0.5);
+    refused({"--batch", ""}, "--batch: no value" + batch);
+    refused({"--batch"}, "--batch: no value" + batch);
+    refused({"--lr", "0.1", "--batch"}, "--batch: no value" + batch);
+    refused({"--final-lr-frac", "1.5"}, "--final-lr-frac: invalid value 1.5; give a number from 0 to 1");
+    refused({"--schedule", "step"}, "--schedule: invalid value step; choose cosine, linear, constant or wsd");
+    refused({"--val", ""}, "--val: no value; give PATH");
+    refused({"generate", "--temperature", "-1"}, "--temperature: invalid value -1; give a number from 0 to 100");
+    EXPECT_TRUE(contains(error_of({"generate", "--top-k", "-1"}), "--top-k: invalid value -1"));
+    EXPECT_EQ(parse({"--seed", "9223372036854775807"}).seed, INT64_MAX);
+    EXPECT_TRUE(contains(error_of({"--seed", "9223372036854775808"}), "--seed: invalid value 9223372036854775808"));
+    EXPECT_EQ(parse({"generate", "--prompt", "[a,b]"}).prompt, "[a,b]");
 }
 
 TEST(Options, VersionIsAskedOfAnyCommand) {
@@ -110,16 +120,17 @@ TEST(Options, UnknownNamesFailAndTheNearestIsOffered) {
     EXPECT_TRUE(contains(error_of({"--verison"}), "did you mean --version?"));
     EXPECT_TRUE(contains(error_of({"eval", "--form", "out"}), "did you mean --from?"));
     EXPECT_TRUE(contains(error_of({"--beta3", "0.9"}), "did you mean --beta1 or --beta2?"));
-    EXPECT_TRUE(contains(error_of({"-v"}), "--help lists them"));
-    EXPECT_TRUE(contains(error_of({"--"}), "--help lists them"));
-    EXPECT_TRUE(contains(error_of({"--total_batch=4"}), "--total_batch: found an unknown name"));
-    EXPECT_TRUE(contains(error_of({"--wandb"}), "train --help lists them"));
-    EXPECT_TRUE(contains(error_of({"generate", "--batch", "4"}), "an option of generate"));
-    EXPECT_TRUE(contains(error_of({"finetune"}), "expected train, generate, eval, convert, tokenize or info"));
-    EXPECT_TRUE(contains(error_of({"--data", "a.bin", "b.bin"}), "b.bin: found after the options"));
-    EXPECT_TRUE(contains(error_of({"--seed", "1", "--seed", "2"}), "give it once"));
-    EXPECT_NE(error_of({"--batch"}), "no error");
-    EXPECT_NE(error_of({"--resume=maybe"}), "no error");
+    EXPECT_TRUE(contains(error_of({"-v"}), "-v: unknown option of train; see train_gpt2 train --help"));
+    EXPECT_TRUE(contains(error_of({"--"}), "--: unknown option of train; see train_gpt2 train --help"));
+    EXPECT_EQ(error_of({"--total_batch=4"}), "--total_batch: unknown option of train; did you mean --total-batch?");
+    EXPECT_TRUE(contains(error_of({"--wandb"}), "--wandb: unknown option of train; see train_gpt2 train --help"));
+    EXPECT_TRUE(contains(error_of({"generate", "--batch", "4"}),
+                         "--batch: unknown option of generate; see train_gpt2 generate --help"));
+    EXPECT_TRUE(contains(error_of({"finetune"}),
+                         "finetune: unknown command; choose train, generate, eval, convert, tokenize or info"));
+    EXPECT_TRUE(contains(error_of({"--data", "a.bin", "b.bin"}), "b.bin: unexpected argument; put"));
+    EXPECT_TRUE(contains(error_of({"--seed", "1", "--seed", "2"}), "--seed: given 2 times; give it once"));
+    EXPECT_TRUE(contains(error_of({"--resume=maybe"}), "--resume"));
 }
 
 TEST(Options, ChoicesAreRefusedByName) {
@@ -128,33 +139,55 @@ TEST(Options, ChoicesAreRefusedByName) {
 }
 
 TEST(Options, Contradictions) {
-    EXPECT_TRUE(contains(error_of({"--seq", "129"}), "at most the model's context 128"));
-    EXPECT_TRUE(contains(error_of({"--total-batch", "5000"}), "the nearest: 4096 or 6144"));
-    EXPECT_TRUE(contains(error_of({"--total-batch", "5"}), "the nearest: 2048"));
+    EXPECT_TRUE(
+        contains(error_of({"--seq", "129"}), "--seq: 129 is more than the model's context 128; give at most 128"));
+    EXPECT_TRUE(contains(error_of({"--total-batch", "5000"}),
+                         "--total-batch: 5000 is not a multiple of batch * seq = 2048; choose 4096 or 6144"));
+    EXPECT_TRUE(contains(error_of({"--total-batch", "5"}), "choose 2048"));
     EXPECT_EQ(parse({"--total-batch", "4096"}).total_batch, 4096);
-    EXPECT_TRUE(contains(error_of({"--channels", "130"}), "a multiple of --heads 4"));
-    EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "at most --steps 3000"));
-    EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}), "--optimizer muon"));
-    EXPECT_TRUE(contains(error_of({"--resume", "--init", "x"}), "with --resume"));
-    for (const char* shape : {"--layers", "--heads", "--channels", "--context"})
-        EXPECT_TRUE(contains(error_of({"--init", "x", shape, "8"}), "with --init")) << shape;
-    EXPECT_TRUE(contains(error_of({"--init", "x", "--model", "d12"}), "--model: found with --init"));
-    EXPECT_TRUE(contains(error_of({"convert", "a", "b", "--bf16"}), "ends in .bin"));
-    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "ends in .bin"));
-    EXPECT_TRUE(contains(error_of({"eval"}), "--data: found nothing"));
-    EXPECT_TRUE(contains(error_of({"convert", "a"}), "OUT: found nothing"));
+    EXPECT_TRUE(contains(error_of({"--channels", "130"}), "--channels: 130 is not a multiple of --heads 4; change"));
+    EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "--warmup: 4000 is more than --steps 3000; change"));
+    EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}),
+                         "--muon-lr: is for --optimizer muon, not adamw;"));
+    EXPECT_TRUE(contains(error_of({"--resume", "--init", "x"}), "--init: cannot be used with --resume; leave one"));
+    for (const std::string shape : {"--layers", "--heads", "--channels", "--context", "--vocab"})
+        EXPECT_EQ(error_of({"--init", "x", shape.c_str(), "8"}),
+                  shape + ": cannot be used with --init; leave one of them out");
+    EXPECT_TRUE(
+        contains(error_of({"--init", "x", "--model", "d12"}), "--model: cannot be used with --init; leave one"));
+    EXPECT_TRUE(
+        contains(error_of({"convert", "a", "b", "--bf16"}), "--bf16: OUT is the directory b; leave out --bf16"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT.bin: b does not end in .bin; give"));
+    EXPECT_TRUE(contains(error_of({"eval"}), "--data: missing; give a text file"));
+    EXPECT_EQ(error_of({"convert", "a"}), "OUT: missing; usage: train_gpt2 convert IN OUT [OPTIONS]");
 }
 
-TEST(Options, HelpShowsEveryOptionWithItsDefault) {
+TEST(Options, HelpShowsEveryOptionWithItsRangeAndDefault) {
     const std::string all = help_of({"--help"});
     for (const char* part :
-         {"--batch ROWS", "[tiny 16, d12 … init 4]", "--layers N", "d48 48", "--optimizer adamw|muon",
-          "train_gpt2 convert IN OUT", "--bf16", "--top-k TOKENS", "[out/tiny]"})
+         {"--batch N", "[1 to 65536; default: tiny 16, others 4]", "--layers N", "d48 48", "--optimizer adamw|muon",
+          "train_gpt2 convert IN OUT", "--bf16", "--top-k K", "[default: out/tiny]", "maximum norm (0: off)"})
         EXPECT_TRUE(contains(all, part)) << part;
     const std::string generate = help_of({"generate", "--help"});
     EXPECT_TRUE(contains(generate, "--temperature T"));
     EXPECT_FALSE(contains(generate, "--batch"));
     EXPECT_TRUE(contains(help_of({"--batch", "4", "-h"}), "--total-batch"));
+    for (const auto& [name, value] : parse({}).list())
+        EXPECT_TRUE(contains(help_of({"train", "--help"}), "\n  --" + name)) << name;
+    for (std::istringstream lines(all); lines.good();) {
+        std::string line;
+        std::getline(lines, line);
+        EXPECT_LT(line.size(), 80u) << line;
+    }
+}
+
+TEST(Options, CheckpointsKeepWhatDefinesARun) {
+    const auto saved = nlohmann::json::parse(parse({}).to_json());
+    for (const auto& [name, value] : parse({}).list()) {
+        const bool unsaved =
+            name == "model" || name == "out" || name == "resume" || name == "threads" || name == "profile";
+        EXPECT_EQ(saved.contains(name), !unsaved) << name;
+    }
 }
 
 TEST(Options, ResumeTakesWhatIsNotGivenFromTheCheckpoint) {
@@ -203,6 +236,22 @@ TEST(Options, ResumeKeepsPathsOfAnyBytes) {
     EXPECT_TRUE(contains(parse({"--data", "caf\u00E9.txt"}).to_json(), "\"data\": \"caf\u00E9.txt\"")) << "readable";
 }
 
+TEST(Options, ResumeTakesModelAndShapeGivenAgain) {
+    const std::vector<const char*> words = {"--model", "d12", "--layers", "2"};
+    Options o = parse({"--resume", "--model", "d12", "--layers", "2"});
+    o.fill_from_json(parse(words).to_json());
+    EXPECT_EQ(o.to_json(), parse(words).to_json());
+    EXPECT_EQ(o.out, "out/d12");
+}
+
+TEST(Options, ResumeStaysInItsDirectory) {
+    Options tuned = parse({"--init", "x", "--out", "out/tiny"}), o = parse({"--resume"});
+    tuned.use_model({.context = 64, .layers = 12, .heads = 12, .channels = 768}, "gpt2");
+    o.fill_from_json(tuned.to_json());
+    EXPECT_EQ(o.init, "x");
+    EXPECT_EQ(o.out, "out/tiny");
+}
+
 TEST(Options, ResumeWithASmallerBatchKeepsTheTokensOfAnUpdate) {
     Options o = parse({"--resume", "--batch", "8"});
     o.fill_from_json(parse({}).to_json());
@@ -221,21 +270,25 @@ TEST(Options, ResumeRefusesAnotherModel) {
         return "no error";
     };
     const std::string run = parse({}).to_json();
-    EXPECT_TRUE(contains(resume({"--resume", "--layers", "6"}, run), "--layers: found 6, expected 4"));
-    EXPECT_TRUE(contains(resume({"--resume", "--model", "d12"}, run), "--layers: found 12, expected 4"));
+    EXPECT_TRUE(contains(resume({"--resume", "--layers", "6"}, run),
+                         "--layers: 6 differs from 4 in the run to resume; leave it out"));
+    EXPECT_TRUE(contains(resume({"--resume", "--model", "d12"}, run), "--layers: 12 differs from 4 in"));
     EXPECT_TRUE(contains(resume({"--resume", "--no-special-tokens"}, R"({"no-special-tokens": false})"),
-                         "--no-special-tokens: found true, expected false"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"no-special-tokens": 2})"), "--no-special-tokens: found 2"));
-    EXPECT_TRUE(contains(resume({"--resume", "--tokenizer", "gpt2"}, run), "--tokenizer: found gpt2, expected byte"));
+                         "--no-special-tokens: true differs from false in"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"no-special-tokens": 2})"),
+                         "--no-special-tokens: invalid value 2; choose true or false"));
+    EXPECT_TRUE(contains(resume({"--resume", "--tokenizer", "gpt2"}, run), "--tokenizer: gpt2 differs from byte in"));
     EXPECT_EQ(resume({"--resume", "--model", "tiny"}, run), "no error");
-    EXPECT_TRUE(contains(resume({"--resume", "--steps", "50"}, run), "--warmup: found 100"));
+    EXPECT_TRUE(contains(resume({"--resume", "--steps", "50"}, run), "--warmup: 100 is more than --steps 50"));
     EXPECT_TRUE(contains(resume({"--resume"}, "[1]"), "the checkpoint's options"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": -1})"), "the checkpoint's options: --batch: found -1"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"lr": null})"), "--lr: found null"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"dropout": 0.1})"), "found dropout"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: found [56]")) << "bytes are for paths";
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: found nothing"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"data": ""})"), "--data: found nothing"));
+    EXPECT_TRUE(
+        contains(resume({"--resume"}, R"({"batch": -1})"), "the checkpoint's options: --batch: invalid value -1"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"lr": null})"), "--lr: invalid value null"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"dropout": 0.1})"), "dropout is not an option"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: invalid value [56]"))
+        << "bytes are for paths";
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: no value; choose adamw or muon"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"data": ""})"), "--data: no value; give PATH"));
 }
 
 TEST(Options, InitTakesShapeAndTokenizerFromTheModel) {

@@ -178,7 +178,7 @@ TEST_F(Refusals, Checkpoints) {
     }
     for (const auto& [name, value] : Args{{"layers", "2"}, {"heads", "4"}, {"context", "32"}, {"tokenizer", "gpt2"}})
         expect_refused(words("train", {{"resume", ""}, {"out", at("run")}, {name, value}}),
-                       {"--" + name, value, "expected", ";"});
+                       {"--" + name + ": " + value + " differs from ", "in the run to resume; leave it out"});
     expect_done(resume);  // it was the damage
 }
 
@@ -226,9 +226,9 @@ TEST_F(Refusals, Options) {
     const std::pair<std::vector<std::string>, Parts> commands[] = {
         {{"train", "--btach", "4"}, {"--btach", "--batch"}},
         {{"fly"}, {"fly", "generate"}},
-        {{"train", "--batch", "-3"}, {"--batch", "-3", "1 … 65536"}},
+        {{"train", "--batch", "-3"}, {"--batch", "invalid value -3", "from 1 to 65536"}},
         {{"train", "--lr", "fast"}, {"--lr", "fast"}},
-        {{"train", "--batch"}, {"--batch"}},
+        {{"train", "--batch"}, {"--batch: invalid value --out", "from 1 to 65536"}},
         {{"train", "--channels", "10", "--heads", "3"}, {"--channels", "10", "--heads 3"}},
         {{"train", "--seq", "200", "--context", "100"}, {"--seq", "200", "100"}},
         {{"train", "--total-batch", "100"}, {"--total-batch", "100", "2048"}},

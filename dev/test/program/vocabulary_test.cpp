@@ -239,7 +239,7 @@ TEST_F(VocabularyTest, GeneratesIds) {
     refuse({{"prompt-ids", "99999999999"}}, {"--prompt-ids", "token 0", "99999999999"});
     refuse({{"prompt-ids", "1 300"}}, {"--prompt-ids", "token 1", "300"});
     refuse({{"prompt-ids", " "}}, {"--prompt-ids", "empty"});
-    refuse({{"prompt-ids", "1"}, {"prompt", "a"}}, {"--prompt-ids", "only one"});
+    refuse({{"prompt-ids", "1"}, {"prompt", "a"}}, {"--prompt-ids", "cannot be used with --prompt", "leave one"});
 
     // With the id that GPT-2 begins with, as config.json has it; and with a tokenizer.
     std::string config = read_bytes(from + "/config.json");
