@@ -31,7 +31,7 @@ template <bool Mean, bool Finish, bool Next, class S>
 Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, float* dw, float* db, const S* weight,
                      int64_t C, bool past) {
     using namespace simd;
-    // Multiplied out, dinp is two multiply-adds: r * dnorm + shift + slope * norm.
+    // Multiplied out, dinp is two FMAs: r * dnorm + shift + slope * norm.
     const vfloat shift = set1(Mean ? -row.r * (sums.dnorm / static_cast<float>(C)) : 0.0f);
     const vfloat slope = set1(-row.r * (sums.dnorm_norm / static_cast<float>(C)));
     vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};

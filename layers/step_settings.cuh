@@ -1,5 +1,5 @@
-// What an update is told, on the Cuda device: in device memory. A recorded graph launches its kernels with the same
-// arguments for ever, but what these point to is new for each step.
+// Settings of one optimizer step on the Cuda device, in device memory: a recorded graph launches its kernels with the
+// same arguments each time, and these point to values that are new for each step.
 #pragma once
 
 #include "layers/adamw.cuh"

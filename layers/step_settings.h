@@ -1,4 +1,4 @@
-// What an update is told: by whom runs it, for each step anew.
+// Settings of one optimizer step.
 #pragma once
 
 #include <optional>

@@ -57,5 +57,5 @@ private:
     static constexpr size_t most = 8192;
     std::vector<LogEntry> train_, val_;
     LogEntry sum_;               // of the entries that are to become one
-    int64_t each_ = 1, in_ = 0;  // so many become one; so many are in sum_
+    int64_t each_ = 1, in_ = 0;  // entries that become one; entries in sum_
 };

@@ -108,7 +108,8 @@ void RunDirectory::lock() {
     remove_unfinished(path_);
     remove_unfinished(path_ + "/data");
     const std::string number = std::to_string(getpid());
-    if (ftruncate(lock_, 0) != 0 || pwrite(lock_, number.data(), number.size(), 0) < 0) return;  // only told, above
+    if (ftruncate(lock_, 0) != 0 || pwrite(lock_, number.data(), number.size(), 0) < 0)
+        return;  // only for the message above
 }
 
 void RunDirectory::unlock() {

@@ -16,7 +16,7 @@ inline size_t terminal_columns() {
     return n > 0 ? static_cast<size_t>(n) : 80;
 }
 
-// The text that fits on one row of so many columns: the last one stays empty, as a cursor behind it would wrap.
+// The text that fits on one row of `columns` columns; the last column stays empty, as a cursor behind it would wrap.
 inline std::string cut_to_row(const std::string& text, size_t columns) {
     return text.substr(0, columns > 1 ? columns - 1 : 1);
 }

@@ -172,7 +172,7 @@ int TrainingRun::stop_at_nonfinite(const StepResult& result) {
     return 1;
 }
 
-// Every so many steps, and after the last; 0: never.
+// True every `every` steps and after the last step; 0: never.
 bool TrainingRun::due(int64_t every) const {
     return every > 0 && (state.step % every == 0 || state.step == options.steps);
 }
@@ -203,11 +203,11 @@ Options TrainingRun::saved_options() const {
     return before;
 }
 
-// A run that goes on with other data is no longer the one that it was. Changed text has been told of.
+// Warns if a resumed run has other data than before, unless a changed text has been reported already.
 void TrainingRun::check_data() {
     const int64_t before = std::exchange(state.data, fingerprint(data));
-    const bool told_of = data.train.remade || data.val.remade;
-    if (before < 0 || before == state.data || told_of || options.given("data") || options.given("val")) return;
+    const bool reported = data.train.remade || data.val.remade;
+    if (before < 0 || before == state.data || reported || options.given("data") || options.given("val")) return;
     warn(without_controls(options.data) +
          ": the tokens, or their order, are not those that the run was trained on up to step " +
          std::to_string(state.step) + "; continuing with these");

@@ -84,7 +84,7 @@ TABLE = {
     'layers/global_norm_cpu.h': (5, [Run('layers/global_norm_test')]),
     'layers/embedding_cpu.h': (8, [Run('layers/embedding_test')]),
     'gpt2.h': (14, [Run('model/model_test'), Run('cuda/model_test', '*HostsCopies*:*Resumed*')]),
-    'io/data/batch_sampler.cpp': (14, [Run('io/dataset_test', '-*FourGigabytes*:*Text*', ('io/data/batch_sampler',), alone=True),
+    'io/data/batch_sampler.cpp': (14, [Run('io/batch_sampler_test', '*', ('io/data/batch_sampler',), alone=True),
                                   Run('program/training_test', 'Batches*', ('io/data/batch_sampler',), alone=True)]),
     'io/model/checkpoint_reading.cpp': (14, [Run('io/checkpoint_test', '-*SurviveBeingKilled*:*FlippedBit*', READING, alone=True),
                                        Run('io/checkpoint_verify_test', '*', READING, alone=True)]),

@@ -75,5 +75,5 @@ inline bool is_file_name(std::string_view name) {
 // would go into them: /dev/null stands there instead, so that printing fails. To be called before any file is opened.
 void occupy_standard_streams();
 
-bool path_exists(const std::string& path);  // false where it cannot be told
+bool path_exists(const std::string& path);  // false if that is unknown
 bool is_directory(const std::string& path);

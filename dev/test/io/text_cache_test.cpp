@@ -1,5 +1,5 @@
 // The tokens made from a text and kept beside a run: a flipped bit in them or in their record is found and reported
-// before anything is trained on it, and the tokens are made again from the text.
+// before anything is trained on it, and the text is tokenized again.
 #include "io/data/text_cache.h"
 
 #include <unistd.h>

@@ -1,0 +1,184 @@
+// Batches and windows drawn from shards.
+#include "io/data/batch_sampler.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "dev/test/io/dataset_files.h"
+
+namespace {
+
+using BatchSamplerTest = DatasetFiles;
+
+using Block = std::vector<int32_t>;
+
+std::vector<Block> draw(BatchSampler& sampler, int64_t batches, int64_t batch, int64_t seq) {
+    std::vector<Block> out;
+    Block x(batch * seq), y(batch * seq);
+    for (int64_t i = 0; i < batches; i++) {
+        sampler.next(x.data(), y.data());
+        for (int64_t row = 0; row < batch; row++) {
+            out.emplace_back(x.begin() + row * seq, x.begin() + (row + 1) * seq);
+            out.back().push_back(y[row * seq + seq - 1]);
+            for (int64_t t = 1; t < seq; t++) EXPECT_EQ(y[row * seq + t - 1], x[row * seq + t]);
+        }
+    }
+    return out;
+}
+
+TEST_F(BatchSamplerTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShardsThatHoldOne) {
+    const Dataset data = dataset({500, 8, 300});
+    BatchSampler sampler(data, 1, 7, 42);
+    for (int epoch = 0; epoch < 20; epoch++) {
+        std::map<int32_t, std::set<int32_t>> starts;  // by shard
+        while (sampler.epoch() == epoch) {
+            const Block block = draw(sampler, 1, 1, 7)[0];
+            EXPECT_EQ(block.back() - block.front(), 7) << "consecutive tokens of one shard";
+            EXPECT_TRUE(starts[block[0] / 1000].insert(block[0] % 1000).second) << "a block came twice";
+        }
+        ASSERT_EQ(starts.size(), 3u);
+        EXPECT_EQ(starts[1].size(), 1u);
+        for (const int shard : {0, 2}) {
+            const int64_t size = shard == 0 ? 500 : 300, shift = *starts[shard].begin();
+            EXPECT_LT(shift, 7);
+            EXPECT_EQ(std::ssize(starts[shard]), (size - 1 - shift) / 7);
+            for (const int32_t start : starts[shard]) EXPECT_EQ((start - shift) % 7, 0);
+        }
+    }
+}
+
+// Tokens that no block could ever show were counted as "tokens to train on" all the same.
+TEST_F(BatchSamplerTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
+    const std::vector<std::vector<int64_t>> layouts = {{11, 11, 10, 10, 10, 10, 10},
+                                                       {10, 11, 10, 11, 10},
+                                                       {3, 0, 2, 40, 3, 4},
+                                                       {5, 6},
+                                                       {1, 30},
+                                                       {30, 1},
+                                                       {1, 1, 30, 1, 1},
+                                                       std::vector<int64_t>(30, 1)};
+    for (const auto& sizes : layouts) {
+        const Dataset data = dataset(sizes);
+        std::vector<int32_t> all;  // in order
+        for (const Shard& shard : data.shards) all.insert(all.end(), shard.tokens(), shard.tokens() + shard.size());
+        const int64_t seq = 10;
+        BatchSampler sampler(data, 1, seq, 3);
+        std::set<int32_t> drawn;
+        while (sampler.epoch() < 400) {
+            const Block block = draw(sampler, 1, 1, seq)[0];
+            const auto place = std::find(all.begin(), all.end(), block[0]);
+            ASSERT_TRUE(all.end() - place > seq && std::equal(block.begin(), block.end(), place))
+                << "a block is tokens that follow one another, from shard to shard";
+            drawn.insert(block.begin(), block.end());
+        }
+        EXPECT_EQ(std::ssize(drawn), data.tokens()) << ::testing::PrintToString(sizes);
+    }
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(dataset({4, 6}), 1, 10, 0); }), "found 10, expected at least 11");
+    EXPECT_CONTAINS(error_of([&] { BatchSampler(Dataset{}, 1, 10, 0); }), "found 0, expected at least 11");
+}
+
+// The documents of a directory, a shard each, of which only the ten longest used to be trained on.
+TEST_F(BatchSamplerTest, AnEpochOfShortShardsShowsNearlyAllOfIt) {
+    std::vector<int64_t> sizes(100, 1000);
+    for (int i = 0; i < 10; i++) sizes[7 * i] = 1100;
+    const Dataset data = dataset(sizes);
+    BatchSampler sampler(data, 1, 1024, 1);
+    int64_t blocks = 0;
+    for (; sampler.epoch() == 0; blocks++) draw(sampler, 1, 1, 1024);
+    EXPECT_GE(blocks * 1024, 101'000 * 85 / 100);
+}
+
+TEST_F(BatchSamplerTest, SeekIsExactWhereShortShardsAreJoined) {
+    const Dataset data = dataset({8, 3, 50, 2, 9, 9, 1});
+    BatchSampler whole(data, 1, 8, 7);
+    const std::vector<Block> stream = draw(whole, 100, 1, 8);
+    for (int64_t position = 0; position < 99; position++) {
+        BatchSampler sampler(data, 1, 8, 7);
+        sampler.seek(position);
+        EXPECT_EQ(draw(sampler, 1, 1, 8)[0], stream[position]);
+    }
+}
+
+TEST_F(BatchSamplerTest, EpochsAndSeedsDiffer) {
+    const Dataset data = dataset({500, 300});
+    std::set<std::vector<Block>> streams;
+    std::set<int32_t> shifts, first_shards;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        BatchSampler sampler(data, 1, 7, seed);
+        for (int epoch = 0; epoch < 3; epoch++) {
+            std::vector<Block> blocks;
+            while (sampler.epoch() == epoch) blocks.push_back(draw(sampler, 1, 1, 7)[0]);
+            shifts.insert(blocks[0][0] % 1000 % 7);
+            first_shards.insert(blocks[0][0] / 1000);
+            EXPECT_FALSE(std::is_sorted(blocks.begin(), blocks.end()));
+            streams.insert(blocks);
+        }
+    }
+    EXPECT_EQ(streams.size(), 30u);
+    EXPECT_GE(shifts.size(), 5u);
+    EXPECT_EQ(first_shards.size(), 2u);
+}
+
+// The order is part of a checkpoint's meaning: a change here breaks every resume.
+TEST_F(BatchSamplerTest, TheOrderIsFixedForAllTime) {
+    BatchSampler sampler(dataset({100, 100}), 1, 16, 1234);
+    std::vector<int32_t> first;
+    for (const Block& block : draw(sampler, 8, 1, 16)) first.push_back(block[0]);
+    EXPECT_EQ(first, (std::vector<int32_t>{52, 20, 4, 68, 36, 1011, 1075, 1027}));
+}
+
+TEST_F(BatchSamplerTest, SeekIsExactAcrossShardsAndEpochsAndBatchSizes) {
+    const Dataset data = dataset({103, 50, 9});
+    BatchSampler whole(data, 1, 8, 7);
+    const std::vector<Block> stream = draw(whole, 200, 1, 8);
+    ASSERT_GE(whole.epoch(), 9);
+    EXPECT_EQ(whole.position(), 200);
+    for (const int64_t batch : {1, 2, 3}) {
+        for (int64_t position = 0; position < 150; position++) {
+            BatchSampler sampler(data, batch, 8, 7);
+            if (position % 2) draw(sampler, 1, batch, 8);  // from anywhere, back as well as forth
+            sampler.seek(position);
+            EXPECT_EQ(sampler.position(), position);
+            const auto got = draw(sampler, 48 / batch, batch, 8);
+            EXPECT_TRUE(std::equal(got.begin(), got.end(), stream.begin() + position)) << position;
+        }
+    }
+    EXPECT_CONTAINS(error_of([&] { whole.seek(-1); }), "position: found -1");
+}
+
+TEST_F(BatchSamplerTest, SeekFarIntoLargeData) {
+    const std::string file = write("big.bin", header({20240520, 1, 1'000'000'000}));
+    ASSERT_EQ(truncate(file.c_str(), 1024 + 2'000'000'000), 0);
+    Dataset big;
+    for (int i = 0; i < 10; i++) big.shards.emplace_back(file);
+    BatchSampler sampler(big, 1, 1024, 1);
+    sampler.seek(25'000'000);  // in the third epoch of 9.8 million blocks
+    EXPECT_EQ(sampler.epoch(), 2);
+    std::vector<int32_t> x(1024), y(1024);
+    sampler.next(x.data(), y.data());
+}
+
+// ---- windows
+
+TEST_F(BatchSamplerTest, WindowsPredictEachTokenButTheFirstOnce) {
+    const Dataset data = dataset({100, 1, 17, 0, 9, 2});
+    for (const int64_t seq : {1, 7, 8, 16, 99, 200}) {
+        const WindowReader reader(data, seq);
+        std::vector<int32_t> predicted, expected;
+        for (int64_t i = 0; i < reader.windows(); i++) {
+            const int64_t length = reader.length(i);
+            ASSERT_GE(length, 1);
+            ASSERT_LE(length, seq);
+            std::vector<int32_t> x(length), y(length);
+            reader.read(i, x.data(), y.data());
+            for (int64_t t = 0; t < length; t++) EXPECT_EQ(y[t], x[t] + 1);
+            predicted.insert(predicted.end(), y.begin(), y.end());
+        }
+        for (const Shard& shard : data.shards)
+            for (int64_t i = 1; i < shard.size(); i++) expected.push_back(shard.tokens()[i]);
+        EXPECT_EQ(predicted, expected);
+    }
+}
+
+}  // namespace
