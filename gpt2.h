@@ -159,25 +159,21 @@ public:
         to_host(dev, logits, row, config.vocab);
     }
 
-    StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) override {
+    StepResult update(const UpdateParams& params, int64_t step) override {
         if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
-        std::optional<Rounding> this_rounding = rounding;
-        if (this_rounding) this_rounding->step = step;
-        const bool muon = optimizer.muon.has_value();
-        const auto settings = settings_for(dev, {optimizer, limits, this_rounding, step});
+        const UpdateParams this_step = with_rounding(at_step(params, step));
+        const UpdateParams* const of_step = on_device(dev, this_step);
         // A recording beside the batches', the last of which does not know that it is the last.
-        replay(dev, {0, 0, muon, rounding.has_value()}, [&] {
-            decide(dev, status.get(), gradients.get(), table.size, settings.limits);
-            if (may_apply(dev, status.get())) {
-                apply_update(settings, muon);
-                round_parameters(settings, status.get());
-            }
+        replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
+            decide(dev, status.get(), gradients.get(), table.size, of_step);
+            apply_update(of_step, params.use_muon);
+            round_parameters(of_step, status.get());
             for (const Parameter& p : table.rows)
                 if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
         });
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));
-        if (result.applied) rounding = this_rounding;
+        if (result.applied) last_applied = step;
         return result;
     }
 
@@ -197,7 +193,8 @@ public:
             if (m) to_device(dev, m.get(), host.m, table.size);
             if (v) to_device(dev, v.get(), host.v, table.size);
         }
-        round_parameters(settings_for(dev, {.rounding = rounding}), nullptr);
+        const UpdateParams last = with_rounding({.step = last_applied});
+        round_parameters(on_device(dev, last), nullptr);
         if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
@@ -218,14 +215,18 @@ private:
             return parameters.get();
     }
 
-    // The parameters that the layers read, from the optimizer's: unless of_step says that its update was left out.
-    template <class Settings>
-    void round_parameters(const Settings& settings, const StepStatus* of_step) {
+    UpdateParams with_rounding(UpdateParams params) const {
+        params.rounding_seed = rounding_seed.value_or(0);
+        return params;
+    }
+
+    // The parameters that the layers read, from the optimizer's, unless `update` says that it was skipped.
+    void round_parameters(const UpdateParams* params, const StepStatus* update) {
         if constexpr (mixed) {
-            if (rounding)
-                round_stochastically(dev, parameters.get(), master.get(), table.size, settings.rounding, of_step);
+            if (rounding_seed)
+                round_stochastically(dev, parameters.get(), master.get(), table.size, params, update);
             else
-                convert(dev, parameters.get(), master.get(), table.size, of_step);
+                convert(dev, parameters.get(), master.get(), table.size, update);
         }
     }
 
@@ -233,9 +234,7 @@ private:
         return reinterpret_cast<wide*>(activations.get() + t.at(copy));
     }
 
-    template <class Settings>
-    void apply_update(const Settings& settings, bool muon) {
-        const auto scale = grad_scale<wide>(dev, status.get());
+    void apply_update(const UpdateParams* params, bool muon) {
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
             if (muon && p.muon()) {
@@ -245,9 +244,9 @@ private:
                 continue;
             }
             adamw_update(dev, weights() + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
-                         p.copies * p.stride, settings.adamw(p.decay()), scale);
+                         p.copies * p.stride, params, p.decay(), status.get());
         }
-        muon_update(dev, matrices, settings.muon, scale);
+        muon_update(dev, matrices, params, status.get());
     }
 
     static constexpr const scalar* no_residual = nullptr;

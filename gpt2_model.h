@@ -8,7 +8,7 @@
 #include "gpt2_tensors.h"
 #include "device/device.h"
 #include "device/profile.h"
-#include "layers/step_settings.h"
+#include "device/update.h"
 
 struct Model {
     explicit Model(const GPT2Config& c) : config(c), table(c) {}
@@ -28,9 +28,10 @@ struct Model {
     virtual HostState download() = 0;
     virtual void upload(const HostState& host) = 0;
 
-    // How a device with parameters in bf16 rounds them in upload() and update(); none: to nearest. Each update that is
-    // applied sets its step, so that what is uploaded by it again gets the same bits.
-    std::optional<Rounding> rounding;
+    // A device with parameters in bf16 rounds them stochastically in upload() and update(), or to nearest without a
+    // seed. The bits depend on the last step whose update was applied, so that a resumed run rounds to the same ones.
+    std::optional<uint64_t> rounding_seed;
+    int64_t last_applied = 0;
 
     virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on
 
@@ -54,8 +55,8 @@ struct Model {
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);
     }
 
-    // One step on the gradients, clipped; step counts from 1. AdamW, with weight decay on matrices only; Muon, where
-    // given, for the blocks' matrices, with its momentum in m. Nothing changes if the limits forbid it. Gradients are
-    // zero after it.
-    virtual StepResult update(const Optimizer& optimizer, const StepLimits& limits, int64_t step) = 0;
+    // Clips the gradients and updates the parameters; step counts from 1. Weight decay is for matrices only. With Muon
+    // the matrices of the blocks have its momentum in m. No parameter and no moment changes if loss or gradient norm
+    // exceeds its maximum. The gradients are zero afterwards.
+    virtual StepResult update(const UpdateParams& params, int64_t step) = 0;
 };

@@ -14,13 +14,13 @@
 namespace {
 
 // One optimizer step on the mean loss over --total-batch tokens, in as many batches as that takes.
-StepResult train_step(TrainingRun& run, const StepLimits& limits) {
+StepResult train_step(TrainingRun& run, const UpdateParams& params) {
     const Options& options = run.options;
     run.each_batch([&](const int32_t* x, const int32_t* y, double scale) {
         run.model->forward_backward(x, y, options.batch, options.seq, scale);
         return true;
     });
-    return run.model->update(run.optimizer(run.next_step()), limits, run.next_step());
+    return run.model->update(params, run.next_step());
 }
 
 // Returns the exit status, as do the functions below.
@@ -31,9 +31,9 @@ int train(const Options& options) {
     while (run.goes_on()) {
         run.profile.start();
         const double start = seconds_now();
-        const StepLimits limits = run.limits();
-        const StepResult result = train_step(run, limits);
-        run.log_step(result, limits, seconds_now() - start);
+        const UpdateParams params = run.update_params();
+        const StepResult result = train_step(run, params);
+        run.log_step(result, params, seconds_now() - start);
         run.profile.stop();
         if (!is_finite(result)) return run.stop_at_nonfinite(result);
         run.finish_step();

@@ -3,6 +3,9 @@
 
 namespace {
 
+const UpdateParams step_10 = at_step({}, 10);
+const StepStatus unclipped{.grad_scale = 1, .apply = 1};
+
 // "a_b 1 2 3", "1x2x3"
 std::string spaced(const std::string& name, const std::vector<int64_t>& sizes) {
     std::string text = name;
@@ -172,7 +175,7 @@ public:
                        v = host_allocate<float>(n);
             Cpu dev;
             table.layer({"adamw " + model, Unit::bytes, 28 * product(n),
-                         [&] { adamw_update(dev, p.get(), g.get(), m.get(), v.get(), n, AdamW{}, 1.0f, 10); }},
+                         [&] { adamw_update(dev, p.get(), g.get(), m.get(), v.get(), n, &step_10, true, &unclipped); }},
                         spaced("adamw", {n}));
         });
     }
@@ -192,8 +195,9 @@ public:
                     flops += ::muon::flops(rows, cols);
                 }
             Cpu dev;
-            table.layer({"muon " + model, Unit::flops, flops, [&] { muon_update(dev, matrices, Muon{}, 1.0f); }},
-                        spaced("muon", {L, C}));
+            table.layer(
+                {"muon " + model, Unit::flops, flops, [&] { muon_update(dev, matrices, &step_10, &unclipped); }},
+                spaced("muon", {L, C}));
         });
     }
 

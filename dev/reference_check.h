@@ -216,18 +216,19 @@ private:
     }
 
     void train() {
-        const AdamW adamw{.lr = real("lr"),
-                          .beta1 = real("beta1"),
-                          .beta2 = real("beta2"),
-                          .eps = real("eps"),
-                          .weight_decay = real("weight_decay")};
+        const UpdateParams params{.lr = real("lr"),
+                                  .beta1 = real("beta1"),
+                                  .beta2 = real("beta2"),
+                                  .eps = real("eps"),
+                                  .weight_decay = real("weight_decay"),
+                                  .clip = real("clip")};
         const int64_t steps = number("steps"), N = B * T;
         std::vector<double> losses, norms;
         zero(model.dev, model.gradients.get(), model.table.size);
         take(model.dev, model.status.get());
         for (int64_t step = 1; step <= steps; ++step) {
             model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N));
-            const StepResult result = model.update({.adamw = adamw}, {.clip = real("clip")}, step);
+            const StepResult result = model.update(params, step);
             losses.push_back(result.loss);
             norms.push_back(result.grad_norm);
         }

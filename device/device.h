@@ -20,6 +20,7 @@
 
 #include "device/platform.h"
 #include "device/profile.h"
+#include "device/update.h"
 #include "device/cpu/simd.h"
 
 template <class T>
@@ -219,6 +220,12 @@ void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
 template <HostDevice Device>
 std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
     return {x, y};
+}
+
+// Where the layers find the params of an update.
+template <HostDevice Device>
+const UpdateParams* on_device(Device&, const UpdateParams& params) {
+    return &params;
 }
 
 // Runs f, which is called again and again with the same arguments, for which `key` stands: a GPU records its launches

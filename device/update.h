@@ -1,23 +1,45 @@
-// What a training step knows of itself when it comes to its update. It lies where the device's kernels can read and
-// write it, so that a GPU decides about an update without the host waiting for it.
+// The update that ends a training step: its parameters and its status. Both lie in the device's memory, so that a GPU
+// decides whether to apply an update without the host waiting for it.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
-struct StepStatus {
-    double loss;          // sum over the step's batches of scale * (sum of their losses)
-    double squared_norm;  // of all gradients
-    double grad_scale;    // what the gradients are multiplied by, to clip them
-    int apply;            // 0: the update is left out
+// Everything that an update depends on besides the gradients, computed on the host. A recorded graph launches its
+// kernels with the same arguments each time: on a GPU this block is at a fixed address, and each step copies new values
+// into it.
+struct UpdateParams {
+    // AdamW, and Muon for the matrices of the blocks; weight_decay is for both.
+    double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+    bool use_muon = false;
+    double muon_lr = 0.02, momentum = 0.95;
+    // Gradient clipping: the maximum norm; 0: off.
+    double clip = 0;
+    // The update is applied if loss and gradient norm are at most these. NaN and infinity never are.
+    double max_loss = std::numeric_limits<double>::max(), max_norm = std::numeric_limits<double>::max();
+    // Parameters in bf16 are rounded with random numbers that depend on this seed, the step and the parameter's index.
+    uint64_t rounding_seed = 0;
+    // at_step() sets these.
+    int64_t step = 0;
+    double bias_correction1 = std::numeric_limits<double>::quiet_NaN();  // 1 - beta1^step
+    double bias_correction2 = std::numeric_limits<double>::quiet_NaN();  // 1 - beta2^step
 };
 
-// An update is applied if loss and norm are at most these: NaN and infinity never are.
-struct StepLimits {
-    double clip = 0;  // the norm that gradients are scaled down to; 0: never
-    double loss = std::numeric_limits<double>::max();
-    double norm = std::numeric_limits<double>::max();
+// The params of one step, which counts from 1.
+inline UpdateParams at_step(UpdateParams params, int64_t step) {
+    params.step = step;
+    params.bias_correction1 = 1 - std::pow(params.beta1, step);
+    params.bias_correction2 = 1 - std::pow(params.beta2, step);
+    return params;
+}
+
+// What the device finds out during the step.
+struct StepStatus {
+    double loss = 0;          // sum over the step's batches of scale * (sum of their losses)
+    double squared_norm = 0;  // of all gradients
+    double grad_scale = 0;    // the factor that clips the gradients
+    int apply = 0;            // 0: the update is skipped
 };
 
 struct StepResult {
@@ -28,10 +50,3 @@ struct StepResult {
 inline bool is_finite(const StepResult& r) { return std::isfinite(r.loss) && std::isfinite(r.grad_norm); }
 
 inline StepResult step_result(const StepStatus& s) { return {s.loss, std::sqrt(s.squared_norm), s.apply != 0}; }
-
-// How a device that stores parameters in bf16 rounds them from fp32: by random numbers of their own for each seed, step
-// and place.
-struct Rounding {
-    uint64_t seed;
-    int64_t step;  // the last whose update was applied
-};

@@ -5,28 +5,18 @@
 #include "device/cuda/common.cuh"
 #include "device/update.h"
 
-struct alignas(16) AdamWFactors {  // what is the same for all parameters of a call
-    float lr, beta1, beta2, eps, keep, correction1, correction2;
-};
-// step counts from 1.
-inline AdamWFactors adamw_factors(const AdamW& o, int64_t step) {
-    return {static_cast<float>(o.lr),
-            static_cast<float>(o.beta1),
-            static_cast<float>(o.beta2),
-            static_cast<float>(o.eps),
-            static_cast<float>(1 - o.lr * o.weight_decay),
-            static_cast<float>(1 - std::pow(o.beta1, step)),
-            static_cast<float>(1 - std::pow(o.beta2, step))};
-}
-
 template <int V>
 __global__ void __launch_bounds__(elements_block)
     adamw_kernel(float* __restrict__ param, const float* __restrict__ grad, float* __restrict__ m,
-                 float* __restrict__ v, int64_t n, const AdamWFactors* __restrict__ factors,
+                 float* __restrict__ v, int64_t n, const UpdateParams* __restrict__ params, bool decay,
                  const StepStatus* __restrict__ status) {
-    const AdamWFactors o = *factors;
     if (!status->apply) return;
     const float grad_scale = static_cast<float>(status->grad_scale);
+    const float lr = static_cast<float>(params->lr), eps = static_cast<float>(params->eps);
+    const float beta1 = static_cast<float>(params->beta1), beta2 = static_cast<float>(params->beta2);
+    const float correction1 = static_cast<float>(params->bias_correction1);
+    const float correction2 = static_cast<float>(params->bias_correction2);
+    const float shrink = static_cast<float>(1 - params->lr * (decay ? params->weight_decay : 0));
     each_element<V>(n, [&]<int W>(int64_t i) {
         float p[W], g[W], first[W], second[W];
         load_once(p, param + i);
@@ -35,9 +25,9 @@ __global__ void __launch_bounds__(elements_block)
         load_once(second, v + i);
         UNROLL for (int w = 0; w < W; ++w) {
             const float x = grad_scale * g[w];
-            first[w] = o.beta1 * first[w] + (1 - o.beta1) * x;
-            second[w] = o.beta2 * second[w] + (1 - o.beta2) * x * x;
-            p[w] = p[w] * o.keep - o.lr * (first[w] / o.correction1) / (sqrtf(second[w] / o.correction2) + o.eps);
+            first[w] = beta1 * first[w] + (1 - beta1) * x;
+            second[w] = beta2 * second[w] + (1 - beta2) * x * x;
+            p[w] = p[w] * shrink - lr * (first[w] / correction1) / (sqrtf(second[w] / correction2) + eps);
         }
         store(param + i, p);
         store(m + i, first);
@@ -45,17 +35,17 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// For each of n parameters, with gradient g = status->grad_scale * grad; nothing where status->apply is 0. factors,
-// made of AdamW's settings and step, and status are in device memory:
+// For each of n parameters, with gradient g = grad_scale * grad, unless status says to skip the update; params and
+// status are in device memory:
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²
 //   param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
 inline void adamw_update(Cuda& dev, float* param, const float* grad, float* m, float* v, int64_t n,
-                         const AdamWFactors* factors, const StepStatus* status) {
+                         const UpdateParams* params, bool decay, const StepStatus* status) {
     const Timed timed(dev, "adamw_update", 0, 28 * product(n));
     launch_elements<float>(
         n,
         [&]<int V>(unsigned blocks) {
-            LAUNCH(adamw_kernel<V>, blocks, elements_block, 0, dev.stream, param, grad, m, v, n, factors, status);
+            LAUNCH(adamw_kernel<V>, blocks, elements_block, 0, dev.stream, param, grad, m, v, n, params, decay, status);
         },
         param, grad, m, v);
 }

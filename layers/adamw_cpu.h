@@ -6,15 +6,17 @@
 
 // m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²,  g = grad_scale * grad
 // param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
-inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, float* v, int64_t n, const AdamW& o,
-                         float grad_scale, int64_t step) {
+inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, float* v, int64_t n,
+                         const UpdateParams* params, bool decay, const StepStatus* status) {
+    if (!status->apply) return;
     const Timed timed(dev, "adamw_update", 0, 28.0 * product(n));
     using namespace simd;
-    const double correction1 = 1 - std::pow(o.beta1, step), correction2 = 1 - std::pow(o.beta2, step);
-    const float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2);
-    const float rest1 = static_cast<float>(1 - o.beta1), rest2 = static_cast<float>(1 - o.beta2);
-    const float shrink = static_cast<float>(1 - o.lr * o.weight_decay), rate = static_cast<float>(o.lr / correction1);
-    const float unbias = static_cast<float>(1 / correction2), eps = static_cast<float>(o.eps);
+    const float grad_scale = static_cast<float>(status->grad_scale);
+    const float beta1 = static_cast<float>(params->beta1), beta2 = static_cast<float>(params->beta2);
+    const float rest1 = static_cast<float>(1 - params->beta1), rest2 = static_cast<float>(1 - params->beta2);
+    const float shrink = static_cast<float>(1 - params->lr * (decay ? params->weight_decay : 0));
+    const float rate = static_cast<float>(params->lr / params->bias_correction1);
+    const float unbias = static_cast<float>(1 / params->bias_correction2), eps = static_cast<float>(params->eps);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += W) {
         const int64_t left = n - i;

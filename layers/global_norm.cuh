@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(norm_threads)
 // One block. NaN compares false: it is never applied.
 static __global__ void __launch_bounds__(norm_threads)
     decide_kernel(StepStatus* s, const double* __restrict__ partial, int blocks,
-                  const StepLimits* __restrict__ limits) {
+                  const UpdateParams* __restrict__ params) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < blocks; i += norm_threads) sum += partial[i];
     sum = block_sum(sum);
@@ -60,8 +60,8 @@ static __global__ void __launch_bounds__(norm_threads)
     const double norm = sqrt(sum);
     s->squared_norm = sum;
     // clip_scale of layers/global_norm.h; a norm that is not finite is not applied
-    s->grad_scale = limits->clip > 0 ? fmin(1.0, limits->clip / (norm + 1e-6)) : 1;
-    s->apply = s->loss <= limits->loss && norm <= limits->norm;
+    s->grad_scale = params->clip > 0 ? fmin(1.0, params->clip / (norm + 1e-6)) : 1;
+    s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
 }
 
 // s->loss += scale * sum of losses (n)
@@ -70,9 +70,9 @@ inline void add_loss(Cuda& dev, StepStatus* s, const float* losses, int64_t n, d
     LAUNCH(add_loss_kernel, 1, norm_threads, 0, dev.stream, s, losses, n, scale);
 }
 
-// s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss; limits, in device memory too, say what is
-// applied
-inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const StepLimits* limits) {
+// s->squared_norm, grad_scale and apply, from all gradients (n), s->loss and the limits in params; s and params are in
+// device memory
+inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const UpdateParams* params) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
     constexpr int64_t share = 16 * norm_threads;  // at least, of a block
     const int blocks = static_cast<int>(std::clamp<int64_t>(n / share, 1, most_norm_blocks));
@@ -81,12 +81,5 @@ inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, 
         LAUNCH(sum_of_squares_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, gradients, n);
     else
         LAUNCH(sum_of_squares_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, gradients, n);
-    LAUNCH(decide_kernel, 1, norm_threads, 0, dev.stream, s, partial, blocks, limits);
-}
-
-// The kernels of the update look for themselves.
-inline bool may_apply(Cuda&, const StepStatus*) { return true; }
-template <class T>
-const StepStatus* grad_scale(Cuda&, const StepStatus* s) {
-    return s;
+    LAUNCH(decide_kernel, 1, norm_threads, 0, dev.stream, s, partial, blocks, params);
 }

@@ -28,22 +28,11 @@ void add_loss(Device& dev, StepStatus* s, const T* losses, int64_t n, double sca
     s->loss += scale * sum(dev, losses, n);
 }
 
-// s->squared_norm, grad_scale and apply, from all gradients (n) and s->loss
+// s->squared_norm, grad_scale and apply, from all gradients (n), s->loss and the limits in params
 template <HostDevice Device, class T>
-void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const StepLimits& limits) {
+void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const UpdateParams* params) {
     s->squared_norm = global_norm_squared(dev, gradients, n);
     const double norm = std::sqrt(s->squared_norm);
-    s->grad_scale = clip_scale(norm, limits.clip);
-    s->apply = s->loss <= limits.loss && norm <= limits.norm;
-}
-
-template <HostDevice Device>
-bool may_apply(Device&, const StepStatus* s) {
-    return s->apply != 0;
-}
-
-// As the optimizers take it.
-template <class T, HostDevice Device>
-T grad_scale(Device&, const StepStatus* s) {
-    return static_cast<T>(s->grad_scale);
+    s->grad_scale = clip_scale(norm, params->clip);
+    s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
 }

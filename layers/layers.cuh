@@ -12,4 +12,3 @@
 #include "layers/muon.cuh"
 #include "device/cuda/rounding.cuh"
 #include "device/cuda/step.cuh"
-#include "layers/step_settings.cuh"

@@ -6,26 +6,18 @@
 #include "layers/global_norm.cuh"
 #include "layers/muon.h"
 
-struct MuonFactors {  // what is the same for all matrices of a call
-    double lr;
-    float keep, take, shrink;  // momentum, gradient, param
-};
-inline MuonFactors muon_factors(const Muon& o) {
-    return {o.lr, static_cast<float>(o.momentum), static_cast<float>(1 - o.momentum),
-            static_cast<float>(1 - o.lr * o.weight_decay)};
-}
-
 namespace muon {
 
 constexpr int most_blocks = 256;
 
-// momentum (n) = keep momentum + take g,  g = grad_scale * grad; partial (blocks): each block's share of |U|².
+// momentum (n) = beta momentum + (1 - beta) g,  beta = params->momentum, g = grad_scale * grad; partial (blocks): each
+// block's share of |U|².
 template <int V>
 __global__ void __launch_bounds__(norm_threads)
     momentum_kernel(double* __restrict__ partial, float* __restrict__ momentum, const float* __restrict__ grad,
-                    int64_t n, const MuonFactors* __restrict__ factors, const StepStatus* __restrict__ status) {
+                    int64_t n, const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
     if (!status->apply) return;
-    const MuonFactors f = *factors;
+    const float beta = static_cast<float>(params->momentum), rest = static_cast<float>(1 - params->momentum);
     const float scale = static_cast<float>(status->grad_scale);
     double squares = 0;
     const auto update = [&]<int W>(int64_t i) {
@@ -34,8 +26,8 @@ __global__ void __launch_bounds__(norm_threads)
         load<W>(m, momentum + i);
         UNROLL for (int v = 0; v < W; ++v) {
             g[v] *= scale;
-            m[v] = f.keep * m[v] + f.take * g[v];
-            const float u = f.take * g[v] + f.keep * m[v];
+            m[v] = beta * m[v] + rest * g[v];
+            const float u = rest * g[v] + beta * m[v];
             squares += static_cast<double>(u) * static_cast<double>(u);
         }
         store(momentum + i, m);
@@ -60,19 +52,19 @@ static __global__ void __launch_bounds__(norm_threads)
     *inverse = status->apply ? static_cast<float>(1 / (norm < smallest_norm ? smallest_norm : norm)) : 0.0f;
 }
 
-// x (n) = U / |U|,  U = take g + keep momentum (Nesterov)
+// x (n) = U / |U|,  U = (1 - beta) g + beta momentum (Nesterov)
 template <int V, class T>
 __global__ void __launch_bounds__(elements_block)
     direction_kernel(T* __restrict__ x, const float* __restrict__ momentum, const float* __restrict__ grad, int64_t n,
-                     const MuonFactors* __restrict__ factors, const float* __restrict__ inverse,
+                     const UpdateParams* __restrict__ params, const float* __restrict__ inverse,
                      const StepStatus* __restrict__ status) {
-    const MuonFactors f = *factors;
+    const float beta = static_cast<float>(params->momentum), rest = static_cast<float>(1 - params->momentum);
     const float scale = static_cast<float>(status->grad_scale), r = *inverse;
     each_element<V>(n, [&]<int W>(int64_t i) {
         float g[W], m[W];
         load_once<W>(g, grad + i);
         load_once<W>(m, momentum + i);
-        UNROLL for (int v = 0; v < W; ++v) m[v] = (f.take * (scale * g[v]) + f.keep * m[v]) * r;
+        UNROLL for (int v = 0; v < W; ++v) m[v] = (rest * (scale * g[v]) + beta * m[v]) * r;
         store(x + i, m);
     });
 }
@@ -81,9 +73,10 @@ __global__ void __launch_bounds__(elements_block)
 template <int V, class T>
 __global__ void __launch_bounds__(elements_block)
     step_kernel(float* __restrict__ param, const T* __restrict__ x, int64_t n, double stretch,
-                const MuonFactors* __restrict__ factors, const StepStatus* __restrict__ status) {
+                const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
     if (!status->apply) return;
-    const float shrink = factors->shrink, rate = static_cast<float>(factors->lr * stretch);
+    const float shrink = static_cast<float>(1 - params->muon_lr * params->weight_decay);
+    const float rate = static_cast<float>(params->muon_lr * stretch);
     each_element<V>(n, [&]<int W>(int64_t i) {
         float p[W], d[W];
         load<W>(p, param + i);
@@ -95,7 +88,7 @@ __global__ void __launch_bounds__(elements_block)
 
 // T is what the steps' matrices are stored in.
 template <class T>
-void update(Cuda& dev, const MuonMatrix<float>& w, const MuonFactors* f, const StepStatus* status) {
+void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, const StepStatus* status) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
 
@@ -115,14 +108,15 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const MuonFactors* f, const S
 
     if (can_pack<float>(packed<float>, w.momentum, w.grad))
         LAUNCH(momentum_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size,
-               f, status);
+               params, status);
     else
-        LAUNCH(momentum_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size, f, status);
+        LAUNCH(momentum_kernel<1>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size, params,
+               status);
     LAUNCH(inverse_norm_kernel, 1, norm_threads, 0, dev.stream, inverse, partial, blocks, status);
     launch_elements<T>(
         size,
         [&]<int V>(unsigned grid) {
-            LAUNCH((direction_kernel<V, T>), grid, elements_block, 0, dev.stream, x, w.momentum, w.grad, size, f,
+            LAUNCH((direction_kernel<V, T>), grid, elements_block, 0, dev.stream, x, w.momentum, w.grad, size, params,
                    inverse, status);
         },
         x, w.momentum, w.grad);
@@ -159,18 +153,18 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const MuonFactors* f, const S
         size,
         [&]<int V>(unsigned grid) {
             LAUNCH((step_kernel<V, T>), grid, elements_block, 0, dev.stream, w.param, x, size, stretch(w.rows, w.cols),
-                   f, status);
+                   params, status);
         },
         w.param, x);
 }
 
 }  // namespace muon
 
-// For each matrix, with gradient g = status->grad_scale * grad; nothing where status->apply is 0. f and status are in
-// device memory:
+// For each matrix, with gradient g = grad_scale * grad and lr = muon_lr, unless status says to skip the update; params
+// and status are in device memory:
 //   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
 //   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
-inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const MuonFactors* f,
+inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const UpdateParams* params,
                         const StepStatus* status) {
     double flops = 0;  // a step: the Gram matrix, its square, the product with X
     for (const auto& w : matrices) {
@@ -179,5 +173,5 @@ inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrice
     }
     const Timed timed(dev, "muon_update", flops, 0);
     for (const auto& w : matrices)
-        dev.bf16_products ? muon::update<bf16>(dev, w, f, status) : muon::update<float>(dev, w, f, status);
+        dev.bf16_products ? muon::update<bf16>(dev, w, params, status) : muon::update<float>(dev, w, params, status);
 }

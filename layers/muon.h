@@ -6,10 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-
-struct Muon {
-    double lr = 0.02, momentum = 0.95, weight_decay = 0;
-};
+#include "device/update.h"
 
 // A matrix to update: param, grad, momentum (rows,cols).
 template <class T>
@@ -29,19 +26,21 @@ constexpr double smallest_norm = 1e-7;
 inline double stretch(int64_t rows, int64_t cols) {
     return std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
 }
-inline double step_size(const Muon& o, int64_t rows, int64_t cols) { return o.lr * stretch(rows, cols); }
 
 }  // namespace muon
 
-// For each matrix, with gradient g = grad_scale * grad:
+// For each matrix, with gradient g = grad_scale * grad and lr = muon_lr, unless status says to skip the update:
 //   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
 //   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
 // The Gram matrix A is taken on the shorter side; on a tall X the step reads X = c1 X + X (c3 A + c5 A²), A = Xᵀ X.
 template <class T>
-void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, const Muon& o, T grad_scale) {
+void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, const UpdateParams* params,
+                 const StepStatus* status) {
+    if (!status->apply) return;
+    const T grad_scale = T(status->grad_scale);
     for (const MuonMatrix<T>& w : matrices) {
         const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols), k = std::max(w.rows, w.cols);
-        const T keep = T(o.momentum), take = T(1 - o.momentum);
+        const T momentum = T(params->momentum), rest = T(1 - params->momentum);
         // x (n,k): the matrix with its shorter side first.
         const auto place = [&](int64_t i) { return w.rows <= w.cols ? i : i % w.cols * k + i / w.cols; };
         std::vector<T> x(static_cast<size_t>(size)), next(x.size()), gram(static_cast<size_t>(n * n)),
@@ -49,8 +48,8 @@ void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, cons
         T squares = 0;
         for (int64_t i = 0; i < size; ++i) {
             const T g = grad_scale * w.grad[i];
-            w.momentum[i] = keep * w.momentum[i] + take * g;
-            const T u = take * g + keep * w.momentum[i];
+            w.momentum[i] = momentum * w.momentum[i] + rest * g;
+            const T u = rest * g + momentum * w.momentum[i];
             x[static_cast<size_t>(place(i))] = u;
             squares += u * u;
         }
@@ -74,7 +73,8 @@ void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, cons
             product(next, poly, x, n, false, k);
             for (size_t i = 0; i < x.size(); ++i) x[i] = T(muon::c1) * x[i] + next[i];
         }
-        const T rate = T(muon::step_size(o, w.rows, w.cols)), shrink = T(1 - o.lr * o.weight_decay);
+        const T rate = T(params->muon_lr * muon::stretch(w.rows, w.cols)),
+                shrink = T(1 - params->muon_lr * params->weight_decay);
         for (int64_t i = 0; i < size; ++i) w.param[i] = w.param[i] * shrink - rate * x[static_cast<size_t>(place(i))];
     }
 }

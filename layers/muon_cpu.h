@@ -61,7 +61,8 @@ inline std::vector<int64_t> thread_floats(std::vector<int64_t> of_matrices, int6
     return of_matrices;
 }
 
-inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const Muon& o, float grad_scale) {
+inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
+                   float grad_scale) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
     const Products products = gemm::chosen(asked, n, n);
@@ -71,14 +72,14 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
     float *const gram = next + size, *const poly = gram + n * n;
     float *total = poly + n * n, *temporary = total + n * n;
 
-    const vfloat keep = simd::set1(static_cast<float>(o.momentum)),
-                 take = simd::set1(static_cast<float>(1 - o.momentum));
+    const vfloat momentum = simd::set1(static_cast<float>(params.momentum)),
+                 rest = simd::set1(static_cast<float>(1 - params.momentum));
     vfloat squares{};
     for (int64_t i = 0; i < size; i += simd::W) {
         const int64_t left = size - i;
         const vfloat g = simd::load_n(w.grad + i, left) * grad_scale;
-        const vfloat m = simd::fma(keep, simd::load_n(w.momentum + i, left), take * g);
-        const vfloat u = simd::fma(keep, m, take * g);
+        const vfloat m = simd::fma(momentum, simd::load_n(w.momentum + i, left), rest * g);
+        const vfloat u = simd::fma(momentum, m, rest * g);
         simd::store_n(w.momentum + i, m, left);
         simd::store_n(x + i, u, left);
         squares = simd::fma(u, u, squares);
@@ -118,8 +119,8 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
                                                       {}, nullptr);
         std::swap(x, next);
     }
-    const float shrink = static_cast<float>(1 - o.lr * o.weight_decay);
-    const vfloat rate = simd::set1(static_cast<float>(-step_size(o, w.rows, w.cols)));
+    const float shrink = static_cast<float>(1 - params.muon_lr * params.weight_decay);
+    const vfloat rate = simd::set1(static_cast<float>(-params.muon_lr * stretch(w.rows, w.cols)));
     const float* const direction = x;
     simd::map(w.param, size, [=](vfloat p, int64_t i, int64_t left) {
         return simd::fma(rate, simd::load_n(direction + i, left), p * shrink);
@@ -128,9 +129,13 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
 
 }  // namespace muon
 
+// For each matrix, unless status says to skip the update; lr is muon_lr:
 // momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
 // X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
-inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const Muon& o, float grad_scale) {
+inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const UpdateParams* params,
+                        const StepStatus* status) {
+    if (!status->apply) return;
+    const float grad_scale = static_cast<float>(status->grad_scale);
     double flops = 0;
     for (const auto& w : matrices) flops += muon::flops(w.rows, w.cols);
     const Timed timed(dev, "muon_update", flops, 0);
@@ -146,6 +151,6 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (size_t i = static_cast<size_t>(omp_get_thread_num()); i < matrices.size();
          i = static_cast<size_t>(omp_get_num_threads()) + taken++) {
         const size_t matrix = largest_first[i];
-        muon::update(dev.products, dev.scratch(floats[matrix]), matrices[matrix], o, grad_scale);
+        muon::update(dev.products, dev.scratch(floats[matrix]), matrices[matrix], *params, grad_scale);
     }
 }

@@ -14,14 +14,12 @@ public:
     // Of the last updates, oldest first; a checkpoint saves them.
     std::vector<double> losses, norms;
 
-    // The limits for the next update: mean + z standard deviations of the last 128. No limits before there are 128, or
-    // if they are all equal.
-    StepLimits limits(double clip, double z) const {
-        StepLimits limits{.clip = clip};
-        if (losses.size() < window) return limits;
-        limits.loss = limit(losses, z, limits.loss);
-        limits.norm = limit(norms, z, limits.norm);
-        return limits;
+    // Limits the next update to mean + z standard deviations of the last 128 losses and norms. No limit before there
+    // are 128, or if they are all equal.
+    void limit(UpdateParams& params, double z) const {
+        if (losses.size() < window) return;
+        params.max_loss = limit(losses, z, params.max_loss);
+        params.max_norm = limit(norms, z, params.max_norm);
     }
 
     // Skipped updates are added too, so a level that stays high is no longer an outlier after a while.

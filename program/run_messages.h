@@ -67,11 +67,11 @@ inline std::string tokenizer_doubt(const Options& options, const Tokenizer& toke
            "; check that the model was trained with it";
 }
 
-inline void print_skipped(int64_t step, const StepResult& result, const StepLimits& limits, double z) {
+inline void print_skipped(int64_t step, const StepResult& result, const UpdateParams& params, double z) {
     std::printf("step %" PRId64
                 ": update skipped: loss %.4f, gradient norm %.4f; the limits, %g standard deviations above the mean of "
                 "the last %zu, are %.4f and %.4f\n",
-                step, result.loss, result.grad_norm, z, Outliers::window, limits.loss, limits.norm);
+                step, result.loss, result.grad_norm, z, Outliers::window, params.max_loss, params.max_norm);
 }
 
 // As a POSIX shell takes it.

@@ -53,7 +53,8 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
         read_optimizer(checkpoint, optimizer_buffers(host));
         batches->seek(state.position);
     }
-    model->rounding = Rounding{static_cast<uint64_t>(options.seed), state.last_applied};
+    model->rounding_seed = static_cast<uint64_t>(options.seed);
+    model->last_applied = state.last_applied;
     model->upload(host);
     open_logs();
     directory.keep();
@@ -87,22 +88,20 @@ void TrainingRun::start() {
 
 bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_signals::stop_asked; }
 
-Optimizer TrainingRun::optimizer(int64_t step) const {
-    Optimizer optimizer{.adamw = {.lr = schedule.at(step),
-                                  .beta1 = options.beta1,
-                                  .beta2 = options.beta2,
-                                  .weight_decay = options.weight_decay}};
-    if (options.optimizer == "muon")
-        optimizer.muon = Muon{.lr = muon_schedule.at(step), .weight_decay = options.weight_decay};
-    return optimizer;
+UpdateParams TrainingRun::update_params() const {
+    const int64_t step = next_step();
+    UpdateParams params{.lr = schedule.at(step),
+                        .beta1 = options.beta1,
+                        .beta2 = options.beta2,
+                        .weight_decay = options.weight_decay,
+                        .use_muon = options.optimizer == "muon",
+                        .muon_lr = muon_schedule.at(step),
+                        .clip = options.clip};
+    if (options.skip_outliers > 0) outliers.limit(params, options.skip_outliers);
+    return params;
 }
 
-StepLimits TrainingRun::limits() const {
-    return options.skip_outliers > 0 ? outliers.limits(options.clip, options.skip_outliers)
-                                     : StepLimits{.clip = options.clip};
-}
-
-void TrainingRun::log_step(const StepResult& result, const StepLimits& limits, double seconds) {
+void TrainingRun::log_step(const StepResult& result, const UpdateParams& params, double seconds) {
     const int64_t step = next_step();
     LogEntry entry{.step = step, .split = "train", .loss = result.loss, .lr = schedule.at(step)};
     entry.grad_norm = result.grad_norm;
@@ -119,7 +118,7 @@ void TrainingRun::log_step(const StepResult& result, const StepLimits& limits, d
     if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
     if (entry.skipped) {
         progress->clear();
-        print_skipped(step, result, limits, options.skip_outliers);
+        print_skipped(step, result, params, options.skip_outliers);
     }
     progress->step(step, entry.loss, seconds);
 }
@@ -313,7 +312,7 @@ void TrainingRun::save() {
     log->sync();
     if (samples) samples->sync();
     state.losses = outliers.losses, state.norms = outliers.norms;
-    state.last_applied = model->rounding->step;
+    state.last_applied = model->last_applied;
     try {
         const Model::HostState host = model->download();
         const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,

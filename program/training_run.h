@@ -36,12 +36,11 @@ public:
         batches->each(*model, options.total_batch / (options.batch * options.seq),
                       [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
     }
-    Optimizer optimizer(int64_t step) const;
-    // Of the next update: clipping, and what --skip-outliers takes for an outlier.
-    StepLimits limits() const;
+    // Of the update of the next step.
+    UpdateParams update_params() const;
 
     // Logs a step that has been computed in `seconds`.
-    void log_step(const StepResult& result, const StepLimits& limits, double seconds);
+    void log_step(const StepResult& result, const UpdateParams& params, double seconds);
     // Evaluates, samples and saves what is due after a step. A request to stop interrupts it; --resume does the rest.
     void finish_step();
 

@@ -8,15 +8,15 @@ const Kernel kernel{"adamw", "AdamW's update of all parameters", {{"N", 16777216
 
 namespace {
 
-constexpr AdamW o{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-constexpr int64_t step = 10;
+const UpdateParams params = at_step({.lr = 1e-3, .weight_decay = 0.1}, 10);
 
-// What the formulas need beside the tensors, in float.
+// What the formulas need besides the tensors, in float.
 struct Factors {
-    float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2), eps = static_cast<float>(o.eps);
-    float lr = static_cast<float>(o.lr), keep = static_cast<float>(1 - o.lr * o.weight_decay);
-    float correction1 = static_cast<float>(1 - std::pow(o.beta1, step));
-    float correction2 = static_cast<float>(1 - std::pow(o.beta2, step));
+    float beta1 = static_cast<float>(params.beta1), beta2 = static_cast<float>(params.beta2);
+    float correction1 = static_cast<float>(params.bias_correction1);
+    float correction2 = static_cast<float>(params.bias_correction2);
+    float lr = static_cast<float>(params.lr), eps = static_cast<float>(params.eps);
+    float decay = static_cast<float>(1 - params.lr * params.weight_decay);
 };
 
 // 1. One loop for each line of the paper: m, v, the step without bias, the parameter. 13 floats go to or from memory
@@ -26,7 +26,7 @@ void naive(float* param, const float* grad, float* m, float* v, float* update, i
     for (int64_t i = 0; i < n; ++i) m[i] = f.beta1 * m[i] + (1 - f.beta1) * grad[i];
     for (int64_t i = 0; i < n; ++i) v[i] = f.beta2 * v[i] + (1 - f.beta2) * grad[i] * grad[i];
     for (int64_t i = 0; i < n; ++i) update[i] = (m[i] / f.correction1) / (std::sqrt(v[i] / f.correction2) + f.eps);
-    for (int64_t i = 0; i < n; ++i) param[i] = f.keep * param[i] - f.lr * update[i];
+    for (int64_t i = 0; i < n; ++i) param[i] = f.decay * param[i] - f.lr * update[i];
 }
 
 // 2. One loop: what one line makes, the next finds in a register. Nothing depends on a neighbour and nothing is called,
@@ -36,7 +36,7 @@ void fused(float* param, const float* grad, float* m, float* v, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
         m[i] = f.beta1 * m[i] + (1 - f.beta1) * grad[i];
         v[i] = f.beta2 * v[i] + (1 - f.beta2) * grad[i] * grad[i];
-        param[i] = f.keep * param[i] - f.lr * (m[i] / f.correction1) / (std::sqrt(v[i] / f.correction2) + f.eps);
+        param[i] = f.decay * param[i] - f.lr * (m[i] / f.correction1) / (std::sqrt(v[i] / f.correction2) + f.eps);
     }
 }
 
@@ -50,7 +50,7 @@ inline void update(float* param, const float* grad, float* m, float* v, int64_t 
     store_n(m, mean, left);
     store_n(v, square, left);
     const vfloat by = (f.lr / f.correction1) * mean / (simd::sqrt(square * (1 / f.correction2)) + f.eps);
-    store_n(param, fma(load_n(param, left), set1(f.keep), -by), left);
+    store_n(param, fma(load_n(param, left), set1(f.decay), -by), left);
 }
 void simd_update(float* param, const float* grad, float* m, float* v, int64_t n) {
     const Factors f;
@@ -73,8 +73,8 @@ void climb(Ladder& ladder) {
                &v = ladder.updated("v", {N}, 1, 0, 1);
     float* const between = ladder.scratch({N});
     ladder.pass("update", bytes(28 * product(N)), {&param, &m, &v}, [&](auto& dev) {
-        const typename std::remove_reference_t<decltype(dev)>::scalar grad_scale = 1;
-        adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), N, o, grad_scale, step);
+        const StepStatus unclipped{.grad_scale = 1, .apply = 1};
+        adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), N, &params, true, &unclipped);
     });
     ladder.rung("naive", "a loop for each formula", [&] { naive(param, grad, m, v, between, N); });
     ladder.rung("fused", "one loop: memory is gone through once", [&] { fused(param, grad, m, v, N); });

@@ -8,13 +8,15 @@ const Kernel kernel{"adamw_cuda",
 
 namespace {
 
-const AdamW o{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-constexpr int64_t step = 10;
+const UpdateParams params = at_step({.lr = 1e-3, .weight_decay = 0.1}, 10);
+
+// What the formulas need besides the tensors, in float.
 struct Factors {
-    float beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2),
-          correction1 = static_cast<float>(1 - std::pow(o.beta1, step)),
-          correction2 = static_cast<float>(1 - std::pow(o.beta2, step)), lr = static_cast<float>(o.lr),
-          keep = static_cast<float>(1 - o.lr * o.weight_decay), eps = static_cast<float>(o.eps);
+    float beta1 = static_cast<float>(params.beta1), beta2 = static_cast<float>(params.beta2);
+    float correction1 = static_cast<float>(params.bias_correction1);
+    float correction2 = static_cast<float>(params.bias_correction2);
+    float lr = static_cast<float>(params.lr), eps = static_cast<float>(params.eps);
+    float decay = static_cast<float>(1 - params.lr * params.weight_decay);
 };
 
 __device__ int64_t my_element() { return int64_t{blockIdx.x} * 256 + threadIdx.x; }
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(256) second_moment(float* v, const float* grad
 }
 __global__ void __launch_bounds__(256) parameters(float* param, const float* m, const float* v, int64_t n, Factors f) {
     const int64_t i = my_element();
-    if (i < n) param[i] = param[i] * f.keep - f.lr * (m[i] / f.correction1) / (sqrtf(v[i] / f.correction2) + f.eps);
+    if (i < n) param[i] = param[i] * f.decay - f.lr * (m[i] / f.correction1) / (sqrtf(v[i] / f.correction2) + f.eps);
 }
 
 // 2. One kernel: everything is read and written once.
@@ -41,7 +43,7 @@ __global__ void __launch_bounds__(256)
     const float g = grad[i], first = f.beta1 * m[i] + (1 - f.beta1) * g,
                 second = f.beta2 * v[i] + (1 - f.beta2) * g * g;
     m[i] = first, v[i] = second;
-    param[i] = param[i] * f.keep - f.lr * (first / f.correction1) / (sqrtf(second / f.correction2) + f.eps);
+    param[i] = param[i] * f.decay - f.lr * (first / f.correction1) / (sqrtf(second / f.correction2) + f.eps);
 }
 
 // 3. Four parameters a thread: fewer accesses, more bytes on their way.
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(256)
         for (int w = 0; w < W; ++w) {
             first[w] = f.beta1 * first[w] + (1 - f.beta1) * g[w];
             second[w] = f.beta2 * second[w] + (1 - f.beta2) * g[w] * g[w];
-            p[w] = p[w] * f.keep - f.lr * (first[w] / f.correction1) / (sqrtf(second[w] / f.correction2) + f.eps);
+            p[w] = p[w] * f.decay - f.lr * (first[w] / f.correction1) / (sqrtf(second[w] / f.correction2) + f.eps);
         }
         store(param + i, p), store(m + i, first), store(v + i, second);
     });
@@ -75,14 +77,12 @@ void climb(Ladder& ladder) {
     const unsigned blocks = static_cast<unsigned>((n + 255) / 256);
     const Factors f;
     const auto status = cuda_allocate<StepStatus>(1);
-    const StepStatus apply{0, 0, 1, 1};
-    to_device(dev, status.get(), &apply, 1);
-    const auto factors = cuda_allocate<AdamWFactors>(1);
-    const AdamWFactors at_step = adamw_factors(o, step);
-    to_device(dev, factors.get(), &at_step, 1);
+    const StepStatus unclipped{.grad_scale = 1, .apply = 1};
+    to_device(dev, status.get(), &unclipped, 1);
+    const auto device_params = cuda_allocate<UpdateParams>(1);
+    to_device(dev, device_params.get(), &params, 1);
     ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](Reference<double>& d) {
-        const typename std::remove_reference_t<decltype(d)>::scalar grad_scale = 1;
-        adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, o, grad_scale, step);
+        adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, &params, true, &unclipped);
     });
     ladder.rung("naive", "a kernel for each formula", [&] {
         LAUNCH(first_moment, blocks, 256, 0, dev.stream, m1, g, n, f);
@@ -94,7 +94,7 @@ void climb(Ladder& ladder) {
     ladder.rung("vectors", "16 bytes in one access", [&] {
         LAUNCH(vectors, static_cast<unsigned>((n / 4 + n % 4 + 255) / 256), 256, 0, dev.stream, p, g, m1, m2, n, f);
     });
-    ladder.rung("production", "scale, decision and settings from device memory: layers/adamw.cuh",
-                [&] { adamw_update(dev, p, g, m1, m2, n, factors.get(), status.get()); });
+    ladder.rung("production", "params and status from device memory: layers/adamw.cuh",
+                [&] { adamw_update(dev, p, g, m1, m2, n, device_params.get(), true, status.get()); });
     ladder.run();
 }

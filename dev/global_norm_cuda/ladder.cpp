@@ -57,9 +57,9 @@ void climb(Ladder& ladder) {
     const unsigned blocks = static_cast<unsigned>((n + 255) / 256);
     const auto total = cuda_allocate<double>(1);
     const auto status = allocate<StepStatus>(dev, 1);
-    const auto limits = cuda_allocate<StepLimits>(1);
-    const StepLimits none;
-    to_device(dev, limits.get(), &none, 1);
+    const auto params = cuda_allocate<UpdateParams>(1);
+    const UpdateParams unlimited;
+    to_device(dev, params.get(), &unlimited, 1);
     const auto rung = [&](const char* name, const char* adds, void (*kernel_of)(double*, const float*, int64_t),
                           unsigned grid_size, unsigned block) {
         ladder.rung(
@@ -77,7 +77,7 @@ void climb(Ladder& ladder) {
     rung("trees", "a block adds up in shared memory", trees, blocks, 256);
     rung("shuffles", "registers first, then warps by shuffles", shuffles, grid, norm_threads);
     ladder.rung("production", "16 bytes an access, blocks' sums in order: layers/global_norm.cuh", [&] {
-        decide(dev, status.get(), x, n, limits.get());
+        decide(dev, status.get(), x, n, params.get());
         LAUNCH(finish, 1, 1, 0, dev.stream, out, &status.get()->squared_norm);
     });
     ladder.run();

@@ -98,11 +98,10 @@ public:
     // AdamW, the gradients clipped to a norm of 1; step counts from 1.
     void update(double lr, int64_t step) {
         const double length = std::sqrt(global_norm_squared(dev, gradients.data(), size));
-        const float clip = static_cast<float>(length > 1 ? 1 / length : 1);
-        for (const Part& p : parts) {
-            const AdamW adamw{.lr = lr, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = p.decay ? 0.1 : 0};
-            adamw_update(dev, w(p), g(p), m.data() + p.at, v.data() + p.at, p.size, adamw, clip, step);
-        }
+        const StepStatus clipped{.grad_scale = length > 1 ? 1 / length : 1, .apply = 1};
+        const UpdateParams params = at_step({.lr = lr, .weight_decay = 0.1}, step);
+        for (const Part& p : parts)
+            adamw_update(dev, w(p), g(p), m.data() + p.at, v.data() + p.at, p.size, &params, p.decay, &clipped);
     }
 
     Buffer parameters, gradients;

@@ -5,7 +5,6 @@
 
 #include "device/cuda/common.cuh"
 #include "device/update.h"
-#include "device/update.h"
 
 // Philox4x32-10 (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): 128 random bits
 // that are a function of counter and key alone.
@@ -41,14 +40,14 @@ __device__ __forceinline__ bool is_left_out(const StepStatus* status) { return s
 template <bool PACKED>
 __global__ void __launch_bounds__(elements_block)
     round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
-                                const Rounding* __restrict__ rounding, const StepStatus* __restrict__ status) {
+                                const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
     if (is_left_out(status)) return;
     const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
     if (first >= n) return;
-    const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(rounding->step);
+    const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(params->step);
     const Philox random = philox({{static_cast<unsigned>(index), static_cast<unsigned>(index >> 32),
                                    static_cast<unsigned>(step), static_cast<unsigned>(step >> 32)}},
-                                 rounding->seed);
+                                 params->rounding_seed);
     const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
     if (PACKED && first + 8 <= n) {
         float x[8];
@@ -64,17 +63,17 @@ __global__ void __launch_bounds__(elements_block)
 }
 
 // out (n) = in (n), rounded to one of its two neighbours in bf16, each with the probability of the other's distance.
-// The same bits for the same rounding->seed, rounding->step and index. Nothing is written where status->apply is 0; a
-// null status rounds always. rounding and status are in device memory.
-inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const Rounding* rounding,
+// The same rounding_seed, step and index give the same bits. Nothing is written if status->apply is 0; a null status
+// rounds always. params and status are in device memory.
+inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const UpdateParams* params,
                                  const StepStatus* status) {
     const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
     if (n == 0) return;
     const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
     if (can_pack<bf16>(8, out, in))
-        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
+        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, params, status);
     else
-        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, rounding, status);
+        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, params, status);
 }
 
 template <int V, class Out, class In>

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device/cuda/common.cuh"
+#include "device/update.h"
 
 // Pinned memory, which a GPU copies from by itself.
 template <class T>
@@ -90,10 +91,17 @@ struct Recording {
     }
 };
 
+// The params of the newest update, and where the host writes them for the copy to the GPU.
+struct UpdateParamsFeed {
+    PinnedBuffer<UpdateParams> host{1};
+    CudaBuffer<UpdateParams> device = cuda_allocate<UpdateParams>(1);
+    CudaEvent copied;  // the GPU has read `host`
+};
+
 struct CudaStep {
     CudaStream compute;
     std::optional<BatchFeed> feed;
-    std::shared_ptr<struct SettingsFeed> settings;  // of updates (layers/step_settings.cuh)
+    UpdateParamsFeed update_params;
     std::map<ReplayKey, Recording> recordings;
 };
 
@@ -124,6 +132,18 @@ inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int3
     BatchFeed& feed = *dev.step->feed;
     feed.use_newest(dev.stream);
     return {feed.tokens.get(), feed.tokens.get() + n};
+}
+
+// The params in device memory, for what is launched from now on; the address is always the same. The copy follows the
+// update before it on the stream, which reads the values that it overwrites.
+inline const UpdateParams* on_device(Cuda& dev, const UpdateParams& params) {
+    UpdateParamsFeed& feed = dev.step->update_params;
+    cuda_check(cudaEventSynchronize(feed.copied.event), "cudaEventSynchronize");  // of the step before: long done
+    *feed.host.data = params;
+    cuda_check(cudaMemcpyAsync(feed.device.get(), feed.host.data, sizeof params, cudaMemcpyHostToDevice, dev.stream),
+               "cudaMemcpyAsync");
+    cuda_check(cudaEventRecord(feed.copied.event, dev.stream), "cudaEventRecord");
+    return feed.device.get();
 }
 
 // Captures what is launched on a stream until end(), or until an exception leaves its scope: then the stream captures

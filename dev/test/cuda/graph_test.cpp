@@ -3,7 +3,7 @@
 #include "dev/test/cuda/cuda_check.h"
 #include "layers/global_norm.cuh"
 #include "device/cuda/rounding.cuh"
-#include "layers/step_settings.cuh"
+#include "device/cuda/step.cuh"
 
 namespace {
 
@@ -378,11 +378,11 @@ TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
     dev.stream = stream;
     CudaTensor<float> x(dev, uniform(9001));
     const auto s = allocate<StepStatus>(dev, 1);
-    const auto limits = copied(dev, StepLimits{.clip = 1});
+    const auto params = copied(dev, UpdateParams{.clip = 1});
     const auto layer = [&] {
         zero(dev, s.get(), 1);
         add_loss(dev, s.get(), x.on(dev), 9001, 0.25);
-        decide(dev, s.get(), x.on(dev), 9001, limits.get());
+        decide(dev, s.get(), x.on(dev), 9001, params.get());
     };
     layer();
     const StepStatus direct = to_host(dev, s.get(), 1)[0];
@@ -396,16 +396,16 @@ TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
     EXPECT_EQ(replayed.apply, 1);
 }
 
-__global__ void add_clip(double* sum, const StepLimits* limits) { *sum += limits->clip; }
+__global__ void add_clip(double* sum, const UpdateParams* params) { *sum += params->clip; }
 
 // The host, far ahead of the device, does not overwrite what a step before is still to read.
-TEST(CudaGraphs, EachReplayReadsItsOwnStepsSettings) {
+TEST(CudaGraphs, EachReplayReadsItsOwnStepsParams) {
     in_every_order([] {
         Cuda dev = cuda_for_training();
         const auto sum = allocate<double>(dev, 1);
         for (int step = 1; step <= 6; ++step) {
-            const CudaLayerSettings settings = settings_for(dev, {.limits = {.clip = std::pow(10, step)}});
-            replay(dev, {}, [&] { LAUNCH(add_clip, 1, 1, 0, dev.stream, sum.get(), settings.limits); });
+            const UpdateParams* const params = on_device(dev, UpdateParams{.clip = std::pow(10, step)});
+            replay(dev, {}, [&] { LAUNCH(add_clip, 1, 1, 0, dev.stream, sum.get(), params); });
         }
         EXPECT_EQ(to_host(dev, sum.get(), 1)[0], 1111110);
     });

@@ -78,7 +78,7 @@ template <class T>
 struct SmallRun {
     GPT2<Cuda, T> model{cuda_for_training(), tiny, B, ::T, Keep::training};
     SmallRun() {
-        model.rounding = Rounding{7, 0};
+        model.rounding_seed = 7;
         const Model::HostState host = model.download();
         initialize_parameters(tiny, model.table, 3, host.parameters);
         model.upload(host);
@@ -94,7 +94,7 @@ struct SmallRun {
     };
     bool ahead = false;  // each batch is fetched during the one before
     // Two batches and an update; the learning rate changes with each.
-    StepResult step(int64_t step, const StepLimits& limits = {.clip = 1}, bool muon = true, double loss_scale = 1) {
+    StepResult step(int64_t step, UpdateParams params = {.clip = 1}, bool muon = true, double loss_scale = 1) {
         for (int64_t number : {0, 1}) {
             const Batch batch(step, number), next(step + number, 1 - number);
             model.forward_backward(batch.x.data(), batch.y.data(), B, ::T,
@@ -102,9 +102,8 @@ struct SmallRun {
             if (ahead) model.prefetch(next.x.data(), next.y.data(), B, ::T);
         }
         const double rate = 1 / static_cast<double>(step);
-        Optimizer optimizer{.adamw = {.lr = 1e-2 * rate, .weight_decay = 0.1}};
-        if (muon) optimizer.muon = Muon{.lr = 2e-2 * rate, .weight_decay = 0.1};
-        return model.update(optimizer, limits, step);
+        params.lr = 1e-2 * rate, params.muon_lr = 2e-2 * rate, params.weight_decay = 0.1, params.use_muon = muon;
+        return model.update(params, step);
     }
     // Masters, moments and the parameters that the layers read.
     std::vector<float> state() {
@@ -177,7 +176,7 @@ TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
     plain.model.set_profile(&profile);
     for (int64_t step = 1; step <= 4; ++step) {
         for (SmallRun<bf16>* r : {&plain, &replayed}) {
-            if (step == 4) r->model.rounding.reset();
+            if (step == 4) r->model.rounding_seed.reset();
             r->step(step, {.clip = 1}, step == 3);
         }
         EXPECT_EQ(plain.state(), replayed.state()) << "step " << step;
@@ -187,7 +186,7 @@ TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
 // As a checkpoint carries it from one run to another.
 template <class T>
 void go_on_from(SmallRun<T>& first, SmallRun<T>& second) {
-    second.model.rounding = first.model.rounding;
+    second.model.rounding_seed = first.model.rounding_seed, second.model.last_applied = first.model.last_applied;
     second.model.upload(first.model.download());
 }
 
@@ -222,9 +221,9 @@ TYPED_TEST(CudaModelOf, ResumedIsTheSameToTheBit) {
 TYPED_TEST(CudaModelOf, ResumedAfterAnUpdateThatWasLeftOutIsTheSameToTheBit) {
     SmallRun<TypeParam> first, second;
     first.step(1);
-    EXPECT_FALSE(first.step(2, {.clip = 1, .norm = 1e-6}).applied);
+    EXPECT_FALSE(first.step(2, {.clip = 1, .max_norm = 1e-6}).applied);
     go_on_from(first, second);
-    EXPECT_EQ(second.model.rounding->step, 1);
+    EXPECT_EQ(second.model.last_applied, 1);
     EXPECT_EQ(first.state(), second.state());
     first.step(3), second.step(3);
     EXPECT_EQ(first.state(), second.state());
@@ -234,20 +233,21 @@ TYPED_TEST(CudaModelOf, ResumedAfterAnUpdateThatWasLeftOutIsTheSameToTheBit) {
 TYPED_TEST(CudaModelOf, AnUpdateThatIsLeftOutChangesNothing) {
     struct LeftOut {
         const char* name;
-        StepLimits limits;
+        UpdateParams params;
         double loss_scale = 1;
     };
     SmallRun<TypeParam> run;
     int64_t step = 0;
-    for (const LeftOut& c : {LeftOut{"norm", {.clip = 1, .norm = 1e-6}}, LeftOut{"loss", {.clip = 1, .loss = 1e-6}},
-                             LeftOut{"not finite", {.clip = 1}, INFINITY}}) {
+    for (const LeftOut& c :
+         {LeftOut{"norm", {.clip = 1, .max_norm = 1e-6}}, LeftOut{"loss", {.clip = 1, .max_loss = 1e-6}},
+          LeftOut{"not finite", {.clip = 1}, INFINITY}}) {
         const std::vector<float> original = run.state();
         EXPECT_TRUE(run.step(++step).applied);
         const std::vector<float> before = run.state();
         EXPECT_NE(before, original);
-        EXPECT_FALSE(run.step(++step, c.limits, true, c.loss_scale).applied);
+        EXPECT_FALSE(run.step(++step, c.params, true, c.loss_scale).applied);
         EXPECT_EQ(run.state(), before) << c.name;
-        EXPECT_EQ(run.model.rounding->step, step - 1);
+        EXPECT_EQ(run.model.last_applied, step - 1);
     }
 }
 
@@ -255,9 +255,9 @@ TYPED_TEST(CudaModelOf, AnUpdateThatIsLeftOutChangesNothing) {
 TEST(CudaModel, AnUpdateThatIsLeftOutRoundsNothingToNearest) {
     SmallRun<bf16> run;
     run.step(1);
-    run.model.rounding.reset();
+    run.model.rounding_seed.reset();
     const std::vector<float> before = run.state();
-    EXPECT_FALSE(run.step(2, {.norm = 1e-6}).applied);
+    EXPECT_FALSE(run.step(2, {.max_norm = 1e-6}).applied);
     EXPECT_EQ(run.state(), before);
     EXPECT_TRUE(run.step(3).applied);
     const std::vector<float> after = run.state();
@@ -273,10 +273,10 @@ TEST(CudaModel, AnUpdateThatIsAppliedRoundsByItsStep) {
         Cuda& dev = run.model.dev;
         const int64_t size = run.model.table.size;
         const auto rounded = cuda_allocate<bf16>(size);
-        const Rounding by{7, step};
-        const auto rounding = cuda_allocate<Rounding>(1);
-        to_device(dev, rounding.get(), &by, 1);
-        round_stochastically(dev, rounded.get(), run.model.master.get(), size, rounding.get(), nullptr);
+        const UpdateParams params{.rounding_seed = 7, .step = step};
+        const auto device_params = cuda_allocate<UpdateParams>(1);
+        to_device(dev, device_params.get(), &params, 1);
+        round_stochastically(dev, rounded.get(), run.model.master.get(), size, device_params.get(), nullptr);
         const auto bits = [&](const bf16* x) {
             std::vector<uint16_t> all;
             for (const bf16 value : to_host(dev, x, size)) all.push_back(value.bits);

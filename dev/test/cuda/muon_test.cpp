@@ -16,7 +16,7 @@ struct Matrix {
     CudaTensor<float> param, momentum, grad;
 };
 
-const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
+const UpdateParams settings{.weight_decay = 0.3, .muon_lr = 0.05, .momentum = 0.9};
 const std::pair<int64_t, int64_t> shapes[] = {{1, 1},   {1, 7},   {9, 1},   {5, 5},    {16, 16},
                                               {47, 49}, {49, 47}, {96, 33}, {31, 160}, {64, 24}};
 
@@ -28,10 +28,11 @@ TEST(CudaMuon, AgreesWithReference) {
             dev.bf16_products = bf16_products;
             Reference<double> reference;
             Matrix w(dev, rows, cols);
-            const auto status = copied(dev, StepStatus{0, 0, 0.25, 1});
+            const StepStatus quartered{.grad_scale = 0.25, .apply = 1};
+            const auto status = copied(dev, quartered);
             const std::vector<double> before = w.param.exact;
-            muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
-            muon_update(reference, {w.on(reference)}, settings, 0.25);
+            muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
+            muon_update(reference, {w.on(reference)}, &settings, &quartered);
             w.momentum.expect_close("momentum", [](int64_t) { return 3 * roundoff; });
             // The step's direction, by its norm. fp32: each of five steps multiplies an error in a small singular value
             // by up to 3.4, 3.4^5 = 480 roundings. bf16: the last step adds terms of 3.4, 4.8 and 2 times its values,
@@ -39,7 +40,7 @@ TEST(CudaMuon, AgreesWithReference) {
             double error = 0, size = 0;
             const std::vector<float> got = w.param.values();
             for (size_t i = 0; i < got.size(); ++i) {
-                const double step = w.param.exact[i] - before[i] * (1 - settings.lr * settings.weight_decay);
+                const double step = w.param.exact[i] - before[i] * (1 - settings.muon_lr * settings.weight_decay);
                 error += std::pow(static_cast<double>(got[i]) - w.param.exact[i], 2), size += step * step;
             }
             EXPECT_LE(std::sqrt(error / size), bf16_products ? 16 * 0x1p-9 : 480 * roundoff);
@@ -58,7 +59,7 @@ TEST(CudaMuon, TheSameBitsInEveryOrder) {
             CudaTensor<float> param(dev, uniform(35), true), momentum(dev, uniform(35), true),
                 grad(dev, uniform(35), true);
             muon_update(dev, {a.on(dev), b.on(dev), {param.on(dev), momentum.on(dev), grad.on(dev), 5, 7}},
-                        copied(dev, muon_factors(settings)).get(), status.get());
+                        copied(dev, settings).get(), status.get());
             std::vector<float> all;
             for (const CudaTensor<float>* t : {&a.param, &a.momentum, &b.param, &b.momentum, &param, &momentum}) {
                 const std::vector<float> x = t->values();
@@ -74,7 +75,7 @@ TEST(CudaMuon, LeftOutWhereTheStepIsNotApplied) {
     w.grad = CudaTensor<float>(dev, nans(12 * 20));
     const std::vector<float> param = w.param.values(), momentum = w.momentum.values();
     const auto status = copied(dev, StepStatus{0, 0, nan64, 0});
-    muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
+    muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
     EXPECT_EQ(w.param.values(), param);
     EXPECT_EQ(w.momentum.values(), momentum);
 }
@@ -85,7 +86,7 @@ TEST(CudaMuon, AZeroGradientOnlyDecays) {
     w.grad = CudaTensor<float>(dev, std::vector<double>(240)),
     w.momentum = CudaTensor<float>(dev, std::vector<double>(240));
     const auto status = copied(dev, StepStatus{0, 0, 1, 1});
-    muon_update(dev, {w.on(dev)}, copied(dev, muon_factors(settings)).get(), status.get());
+    muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
     const std::vector<float> got = w.param.values();
     for (size_t i = 0; i < got.size(); ++i)
         EXPECT_NEAR(static_cast<double>(got[i]), w.param.exact[i] * (1 - 0.05 * 0.3), 1e-7);

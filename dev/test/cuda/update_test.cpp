@@ -79,9 +79,9 @@ TEST(CudaStepStatus, LossAndNormAgreeWithReference) {
                 add_loss(dev, s.get(), losses.on(dev), n, scale);
                 add_loss(reference, &expected, losses.exact.data(), n, scale);
             }
-            const StepLimits limits{.clip = 2};
-            decide(dev, s.get(), gradients.on(dev), n, copied(dev, limits).get());
-            decide(reference, &expected, gradients.exact.data(), n, limits);
+            const UpdateParams params{.clip = 2};
+            decide(dev, s.get(), gradients.on(dev), n, copied(dev, params).get());
+            decide(reference, &expected, gradients.exact.data(), n, &params);
             const StepStatus got = status_of(dev, s);
             EXPECT_LE(std::abs(got.loss - expected.loss),
                       static_cast<double>(n) * 0x1p-53 * 10 * static_cast<double>(n))
@@ -101,7 +101,7 @@ TEST(CudaStepStatus, TheSameBitsInEveryOrder) {
         CudaTensor<float> x(dev, uniform(3001));
         const auto s = allocate<StepStatus>(dev, 1);
         add_loss(dev, s.get(), x.on(dev), 3001, 0.1);
-        decide(dev, s.get(), x.on(dev), 3001, copied(dev, StepLimits{.clip = 1}).get());
+        decide(dev, s.get(), x.on(dev), 3001, copied(dev, UpdateParams{.clip = 1}).get());
         const StepStatus got = status_of(dev, s);
         std::vector<float> bits(sizeof got / sizeof(float));
         std::memcpy(bits.data(), &got, sizeof got);
@@ -111,21 +111,21 @@ TEST(CudaStepStatus, TheSameBitsInEveryOrder) {
 
 struct Case {
     double gradient, loss;
-    StepLimits limits;
+    UpdateParams params;
     bool apply;
     double grad_scale;
 };
 TEST(CudaStepStatus, WhatIsApplied) {
-    const StepLimits none;
-    for (const auto& [gradient, loss, limits, apply, scale] :
+    const UpdateParams none;
+    for (const auto& [gradient, loss, params, apply, scale] :
          std::vector<Case>{{3, 1, none, true, 1},
                            {3, 1, {.clip = 1.5}, true, 0.5},
                            {3, 1, {.clip = 4}, true, 1},
                            {0, 0, {.clip = 1}, true, 1},
                            {1e25, 1, {.clip = 1}, true, 1e-25},  // its square is no float
-                           {3, 1, {.loss = 1, .norm = 3}, true, 1},
-                           {3, 1.01, {.loss = 1, .norm = 3}, false, 1},
-                           {3.01, 1, {.loss = 1, .norm = 3}, false, 1},
+                           {3, 1, {.max_loss = 1, .max_norm = 3}, true, 1},
+                           {3, 1.01, {.max_loss = 1, .max_norm = 3}, false, 1},
+                           {3.01, 1, {.max_loss = 1, .max_norm = 3}, false, 1},
                            {INFINITY, 1, none, false, 1},
                            {nan64, 1, none, false, 1},
                            {3, nan64, none, false, 1},
@@ -136,7 +136,7 @@ TEST(CudaStepStatus, WhatIsApplied) {
         CudaTensor<float> gradients(dev, g), losses(dev, {loss});
         const auto s = allocate<StepStatus>(dev, 1);
         add_loss(dev, s.get(), losses.on(dev), 1, 1);
-        decide(dev, s.get(), gradients.on(dev), 7, copied(dev, limits).get());
+        decide(dev, s.get(), gradients.on(dev), 7, copied(dev, params).get());
         const StepStatus got = status_of(dev, s);
         EXPECT_EQ(got.apply, apply) << gradient << " " << loss;
         EXPECT_TRUE(!apply || std::abs(got.grad_scale / scale - 1) <= 1e-6) << gradient << " " << loss;
@@ -145,7 +145,7 @@ TEST(CudaStepStatus, WhatIsApplied) {
 
 // --- AdamW
 TEST(CudaAdamW, AgreesWithReference) {
-    const AdamW o{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const UpdateParams o{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     for (const int64_t n : counts)
         for (const bool misaligned : {false, true}) {
             Cuda dev;
@@ -154,13 +154,16 @@ TEST(CudaAdamW, AgreesWithReference) {
             std::vector<double> squares = uniform(n, 1e-3);
             for (double& x : squares) x = std::abs(x);
             CudaTensor<float> v(dev, squares, misaligned);
-            const auto s = copied(dev, StepStatus{0, 0, 0.25, 1});
+            const StepStatus quartered{.grad_scale = 0.25, .apply = 1};
+            const auto s = copied(dev, quartered);
             for (const int64_t step : {1, 2, 1000}) {
                 CudaTensor<float> grad(dev, uniform(n), misaligned);
-                adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n,
-                             copied(dev, adamw_factors(o, step)).get(), s.get());
-                adamw_update(reference, param.exact.data(), grad.exact.data(), m.exact.data(), v.exact.data(), n, o,
-                             0.25, step);
+                const UpdateParams params = at_step(o, step);
+                const bool decay = step % 2 == 0;
+                adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, copied(dev, params).get(),
+                             decay, s.get());
+                adamw_update(reference, param.exact.data(), grad.exact.data(), m.exact.data(), v.exact.data(), n,
+                             &params, decay, &quartered);
                 // |m| is below 1/16, and its terms (1 - beta1) g have 4 roundings for 1 - beta1, then a few
                 m.expect_close("m", [](int64_t) { return roundoff; });
                 // 1 - beta2 has 10 roundings
@@ -181,8 +184,8 @@ TEST(CudaAdamW, LeftOutWhereTheStepIsNotApplied) {
     CudaTensor<float> param(dev, uniform(n)), m(dev, uniform(n)), v(dev, uniform(n)), grad(dev, nans(n));
     const std::vector<float> before[] = {param.values(), m.values(), v.values()};
     const auto s = allocate<StepStatus>(dev, 1);
-    decide(dev, s.get(), grad.on(dev), n, copied(dev, StepLimits{.clip = 1}).get());
-    adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, copied(dev, adamw_factors({}, 1)).get(),
+    decide(dev, s.get(), grad.on(dev), n, copied(dev, UpdateParams{.clip = 1}).get());
+    adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), n, copied(dev, at_step({}, 1)).get(), true,
                  s.get());
     EXPECT_EQ(param.values(), before[0]);
     EXPECT_EQ(m.values(), before[1]);
@@ -207,8 +210,8 @@ std::vector<bf16> rounded(Cuda& dev, const std::vector<float>& x, uint64_t seed,
     const auto in = cuda_allocate<float>(n + offset);
     const auto out = cuda_allocate<bf16>(n + offset);
     to_device(dev, in.get() + offset, x.data(), n);
-    round_stochastically(dev, out.get() + offset, in.get() + offset, n, copied(dev, Rounding{seed, step}).get(),
-                         nullptr);
+    round_stochastically(dev, out.get() + offset, in.get() + offset, n,
+                         copied(dev, UpdateParams{.rounding_seed = seed, .step = step}).get(), nullptr);
     return to_host(dev, out.get() + offset, n);
 }
 std::vector<uint16_t> bits_of(const std::vector<bf16>& x) {

@@ -4,7 +4,6 @@
 
 #include "layers/global_norm_cpu.h"
 #include "layers/layers.h"
-#include "layers/step_settings.h"
 
 namespace {
 
@@ -77,36 +76,23 @@ concept CanAddLoss = requires(D& dev, StepStatus* s, const Scalar<D>* x) {
 };
 template <class D>
 concept CanDecide = requires(D& dev, StepStatus* s, const Scalar<D>* x) {
-    decide(dev, s, x, 1, StepLimits{});
+    decide(dev, s, x, 1, static_cast<const UpdateParams*>(nullptr));
 };
 template <class D>
-concept CanApply = requires(D& dev, const StepStatus* s) {
-    may_apply(dev, s);
-};
-template <class D>
-concept CanScale = requires(D& dev, const StepStatus* s) {
-    grad_scale<float>(dev, s);
-};
-template <class D>
-concept CanSet = requires(D& dev) {
-    settings_for(dev, StepSettings{});
-};
-template <class D>
-concept CanUpdate = requires(D& dev, Scalar<D>* x) {
-    adamw_update(dev, x, x, x, x, 1, AdamWStep{}, Scalar<D>{});
+concept CanFindParams = requires(D& dev) {
+    on_device(dev, UpdateParams{});
 };
 
 // In the order of the list above.
 template <class D>
 std::vector<bool> hooks() {
-    return {CanAllocate<D>,      CanZero<D>,   CanSum<D>,      CanCopyToHost<D>, CanCopyOneToHost<D>,
-            CanConvertToHost<D>, CanTake<D>,   CanPrefetch<D>, CanBatch<D>,      CanReplay<D>,
-            CanDownload<D>,      CanUpload<D>, CanTime<D>,     CanAddLoss<D>,    CanDecide<D>,
-            CanApply<D>,         CanScale<D>,  CanSet<D>,      CanUpdate<D>};
+    return {CanAllocate<D>, CanZero<D>,     CanSum<D>,    CanCopyToHost<D>, CanCopyOneToHost<D>, CanConvertToHost<D>,
+            CanTake<D>,     CanPrefetch<D>, CanBatch<D>,  CanReplay<D>,     CanDownload<D>,      CanUpload<D>,
+            CanTime<D>,     CanAddLoss<D>,  CanDecide<D>, CanFindParams<D>};
 }
 
 TEST(Device, HooksAreThereForDevicesInHostMemory) {
-    const std::vector<bool> all(19, true);
+    const std::vector<bool> all(16, true);
     EXPECT_EQ(hooks<Cpu>(), all);
     EXPECT_EQ(hooks<Reference<double>>(), all);
     EXPECT_EQ(hooks<Reference<float>>(), all);
@@ -115,7 +101,7 @@ TEST(Device, HooksAreThereForDevicesInHostMemory) {
 }
 
 TEST(Device, AnotherDeviceThatLacksThemDoesNotCompile) {
-    EXPECT_EQ(hooks<Elsewhere>(), std::vector<bool>(19, false));
+    EXPECT_EQ(hooks<Elsewhere>(), std::vector<bool>(16, false));
     static_assert(!HostDevice<Elsewhere>);
 }
 

@@ -11,28 +11,32 @@ struct Tensors {
         for (int64_t i = 0; i < n; ++i)  // v is a mean of squares
             v.exact[static_cast<size_t>(i)] = std::abs(v[i]), v.cpu.get()[i] = std::abs(v.cpu.get()[i]);
     }
+    template <class Device>
+    void update(Device& dev, const UpdateParams& params, double grad_scale) {
+        const StepStatus status{.grad_scale = grad_scale, .apply = 1};
+        adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), param.size(), &params, true, &status);
+    }
     Values param, grad, m, v;
 };
 
 TEST(AdamW, CpuAgreesWithReference) {
-    const AdamW settings[] = {{},
-                              {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1},
-                              {.lr = 3e-4, .beta1 = 0, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 1}};
-    for (const AdamW& o : settings)
+    const UpdateParams settings[] = {{},
+                                     {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1},
+                                     {.lr = 3e-4, .beta1 = 0, .beta2 = 0.5, .eps = 1e-3, .weight_decay = 1}};
+    for (const UpdateParams& o : settings)
         for (const int64_t n : {0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 1000, 20011})
             for (const int64_t step : {1, 2, 1000, 1000000}) {
                 SCOPED_TRACE(testing::PrintToString(std::vector{n, step}));
                 Tensors t(n);
                 const Values before(t.param.exact), old_m(t.m.exact);
-                const float scale = 0.37f;
+                const double scale = 0.375;  // a float
                 Cpu cpu;
                 Reference<double> reference;
-                adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), n, o, scale, step);
-                adamw_update(reference, t.param.on(reference), t.grad.on(reference), t.m.on(reference),
-                             t.v.on(reference), n, o, static_cast<double>(scale), step);
+                t.update(cpu, at_step(o, step), scale);
+                t.update(reference, at_step(o, step), scale);
                 for (int64_t i = 0; i < n; ++i) {
                     const size_t at = static_cast<size_t>(i);
-                    const double g = std::abs(t.grad[i]) * static_cast<double>(scale);
+                    const double g = std::abs(t.grad[i]) * scale;
                     t.m.magnitude[at] = o.beta1 * std::abs(old_m[i]) + (1 - o.beta1) * g;
                     t.v.magnitude[at] = t.v[i];  // a sum of positive terms
                     // m's sum may cancel, and then the step is off by as much as its terms are
@@ -49,29 +53,48 @@ TEST(AdamW, CpuAgreesWithReference) {
 
 TEST(AdamW, ReferenceDoesWhatPyTorchDoes) {  // torch.optim.AdamW in float64, three steps on one parameter
     Reference<double> dev;
-    const AdamW o{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.2};
+    const UpdateParams o{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.2};
+    const StepStatus unclipped{.grad_scale = 1, .apply = 1};
     double param = 1.5, m = 0, v = 0;
     const double gradients[] = {0.5, -2.0, 0.25},
                  expected[] = {1.3700000019999998, 1.3984390413825702, 1.4057181965407615};
     for (int64_t step = 1; step <= 3; ++step) {
-        adamw_update(dev, &param, &gradients[step - 1], &m, &v, 1, o, 1.0, step);
+        const UpdateParams params = at_step(o, step);
+        adamw_update(dev, &param, &gradients[step - 1], &m, &v, 1, &params, true, &unclipped);
         EXPECT_NEAR(param, expected[step - 1], 1e-14) << step;
     }
 }
 
 TEST(AdamW, ZeroGradientsOnlyShrink) {
-    Values param = random_values(21), grad(std::vector<double>(21)), m(std::vector<double>(21)),
-           v(std::vector<double>(21));
+    Tensors t(21);
     Cpu cpu;
-    adamw_update(cpu, param.on(cpu), grad.on(cpu), m.on(cpu), v.on(cpu), 21, {.lr = 0.5, .weight_decay = 0.5}, 1, 1);
-    for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(param.on(cpu)[i], static_cast<float>(param[i] * 0.75));
+    for (Values* zeros : {&t.grad, &t.m, &t.v}) std::fill_n(zeros->on(cpu), 21, 0.0f);
+    t.update(cpu, at_step({.lr = 0.5, .weight_decay = 0.5}, 1), 1);
+    for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(t.param.on(cpu)[i], static_cast<float>(t.param[i] * 0.75));
+}
+
+template <class Device>
+void expect_no_decay_and_no_skipped_update() {
+    using T = typename Device::scalar;
+    Device dev;
+    std::vector<T> param{1, -2}, grad(2), m(2), v(2);
+    const UpdateParams params = at_step({.weight_decay = 1}, 1);
+    StepStatus status{.grad_scale = 1, .apply = 1};
+    adamw_update(dev, param.data(), grad.data(), m.data(), v.data(), 2, &params, false, &status);
+    EXPECT_EQ(param, (std::vector<T>{1, -2}));
+    status.apply = 0;
+    adamw_update(dev, param.data(), grad.data(), m.data(), v.data(), 2, &params, true, &status);
+    EXPECT_EQ(param, (std::vector<T>{1, -2}));
+}
+TEST(AdamW, NothingDecaysWithoutDecayOrInASkippedUpdate) {
+    expect_no_decay_and_no_skipped_update<Cpu>();
+    expect_no_decay_and_no_skipped_update<Reference<double>>();
 }
 
 TEST(AdamW, BitsDoNotDependOnTheThreads) {
     expect_same_bits_for_any_thread_count([](Cpu& dev) {
         Tensors t(10007);
-        adamw_update(dev, t.param.on(dev), t.grad.on(dev), t.m.on(dev), t.v.on(dev), 10007, {.weight_decay = 0.1}, 0.5f,
-                     3);
+        t.update(dev, at_step({.weight_decay = 0.1}, 3), 0.5);
         std::vector<float> all;
         for (const Values* v : {&t.param, &t.m, &t.v}) append(all, *v);
         return all;
@@ -82,7 +105,7 @@ TEST(AdamW, NaNStaysInItsElement) {
     Tensors t(37);
     Cpu cpu;
     t.grad.on(cpu)[4] = NAN, t.param.on(cpu)[36] = NAN;
-    adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), 37, {}, 1, 1);
+    t.update(cpu, at_step({}, 1), 1);
     expect_nan_only_where("param", t.param, [](int64_t i) { return i == 4 || i == 36; });
     expect_nan_only_where("m", t.m, [](int64_t i) { return i == 4; });
     expect_nan_only_where("v", t.v, [](int64_t i) { return i == 4; });
@@ -91,7 +114,7 @@ TEST(AdamW, NaNStaysInItsElement) {
 TEST(AdamW, NaNInTheGradientsScaleReachesEverything) {
     Tensors t(37);
     Cpu cpu;
-    adamw_update(cpu, t.param.on(cpu), t.grad.on(cpu), t.m.on(cpu), t.v.on(cpu), 37, {}, NAN, 1);
+    t.update(cpu, at_step({}, 1), NAN);
     expect_nan_only_where("param", t.param, [](int64_t) { return true; });
 }
 

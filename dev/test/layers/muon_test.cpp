@@ -17,11 +17,17 @@ struct Matrix {
     Values param, momentum, grad;
 };
 
-const Muon settings{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.3};
+const UpdateParams settings{.weight_decay = 0.3, .muon_lr = 0.05, .momentum = 0.9};
+
+template <class Device>
+void update(Device& dev, const std::vector<MuonMatrix<typename Device::scalar>>& matrices, double grad_scale) {
+    const StepStatus status{.grad_scale = grad_scale, .apply = 1};
+    muon_update(dev, matrices, &settings, &status);
+}
 
 void expect_close(Matrix& w) {
     for (double& m : w.param.magnitude)
-        m = 1 + settings.lr * 3.5;  // the parameter, and a step of an orthogonal direction
+        m = 1 + settings.muon_lr * 3.5;  // the parameter, and a step of an orthogonal direction
     for (double& m : w.momentum.magnitude) m = 1;
     // Each of five steps multiplies an error in a small singular value by up to 3.4: 3.4^5 = 480 roundings of the step.
     w.param.expect_close("param", 32 * roundoff);
@@ -31,8 +37,8 @@ void expect_close(Matrix& w) {
 void expect_as_reference(Matrix& w) {
     Cpu cpu = cpu_with_stale_scratch();
     Reference<double> reference;
-    muon_update(cpu, {w.on(cpu)}, settings, 0.25f);
-    muon_update(reference, {w.on(reference)}, settings, 0.25);
+    update(cpu, {w.on(cpu)}, 0.25);
+    update(reference, {w.on(reference)}, 0.25);
     expect_close(w);
 }
 
@@ -60,11 +66,11 @@ TEST(MuonLayer, EachOfSeveralMatricesIsUpdatedOnce) {
     Cpu cpu = cpu_with_stale_scratch();
     std::vector<MuonMatrix<float>> updates;
     for (const auto& w : matrices) updates.push_back(w->on(cpu));
-    muon_update(cpu, updates, settings, 0.25f);
+    update(cpu, updates, 0.25);
     for (const auto& w : matrices) {
         SCOPED_TRACE(testing::PrintToString(std::pair{w->rows, w->cols}));
         Reference<double> reference;
-        muon_update(reference, {w->on(reference)}, settings, 0.25);
+        update(reference, {w->on(reference)}, 0.25);
         expect_close(*w);
     }
 }
@@ -92,7 +98,7 @@ TEST(MuonLayer, AZeroGradientOnlyDecays) {
     Matrix w(6, 40);
     std::fill_n(w.grad.on(cpu), w.grad.size(), 0.0f);
     std::fill_n(w.momentum.on(cpu), w.momentum.size(), 0.0f);
-    muon_update(cpu, {w.on(cpu)}, settings, 1.0f);
+    update(cpu, {w.on(cpu)}, 1.0);
     for (int64_t i = 0; i < w.param.size(); ++i)
         EXPECT_NEAR(static_cast<double>(w.param.on(cpu)[i]), w.param[i] * (1 - 0.05 * 0.3), 1e-7);
 }
@@ -108,7 +114,7 @@ TEST(MuonLayer, SameBitsForAnyNumberOfThreads) {
         std::vector<float> bits;
         for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 32}, {30, 50}, {48, 48}, {32, 64}, {7, 3}})
             matrices.push_back(std::make_unique<Matrix>(rows, cols)), updates.push_back(matrices.back()->on(cpu));
-        muon_update(cpu, updates, settings, 0.5f);
+        update(cpu, updates, 0.5);
         for (const auto& w : matrices) bits.insert(bits.end(), w->param.on(cpu), w->param.on(cpu) + w->param.size());
         results.push_back(bits);
     }
@@ -121,7 +127,7 @@ TEST(MuonLayer, NaNStaysInItsMatrixAndShows) {
     Cpu cpu;
     Matrix sick(8, 9), well(9, 8);
     sick.grad.on(cpu)[13] = NAN;
-    muon_update(cpu, {sick.on(cpu), well.on(cpu)}, settings, 1.0f);
+    update(cpu, {sick.on(cpu), well.on(cpu)}, 1.0);
     EXPECT_TRUE(std::isnan(sick.param.on(cpu)[0]));
     for (int64_t i = 0; i < well.param.size(); ++i) EXPECT_TRUE(std::isfinite(well.param.on(cpu)[i]));
 }

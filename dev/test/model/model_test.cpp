@@ -107,7 +107,7 @@ TEST(Model, CpuAgreesWithReference) {
         // as test_gpt2: some 40 roundings in a row to the loss, and twice that and sums over the rows for gradients
         EXPECT_NEAR(loss, exact_loss, 5e-6 * exact_loss);
         for (const Parameter& p : cpu.model.table.rows) expect_near(p.name, cpu.gradients(p), exact.gradients(p), 2e-5);
-        const double norm = cpu.model.update({}, {}, 1).grad_norm, exact_norm = exact.model.update({}, {}, 1).grad_norm;
+        const double norm = cpu.model.update({}, 1).grad_norm, exact_norm = exact.model.update({}, 1).grad_norm;
         EXPECT_NEAR(norm, exact_norm, 1e-5 * exact_norm);
     }
 }
@@ -118,7 +118,7 @@ std::vector<float> train(const Case& c, int steps) {
     for (int step = 1; step <= steps; ++step) {
         const Batch batch(c);
         t.model.forward_backward(batch.x.data(), batch.y.data(), c.B, c.T, 1.0 / static_cast<double>(c.N()));
-        const StepResult r = t.model.update({.adamw = {.lr = 1e-2, .weight_decay = 0.1}}, {.clip = 1}, step);
+        const StepResult r = t.model.update({.lr = 1e-2, .weight_decay = 0.1, .clip = 1}, step);
         result.push_back(static_cast<float>(r.loss)), result.push_back(static_cast<float>(r.grad_norm));
     }
     const Model::HostState state = t.model.download();
@@ -228,7 +228,7 @@ TEST(Model, NextLogitsAreTheLossesLogits) {
 TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
     const std::vector<float> parameters = random_parameters(small.config);
     Trial<Cpu> t(small, parameters);
-    t.model.update({.adamw = {.lr = 0.5, .weight_decay = 0.5}}, {}, 1);  // no gradients: nothing but decay
+    t.model.update({.lr = 0.5, .weight_decay = 0.5}, 1);  // no gradients: nothing but decay
     for (const Parameter& p : t.model.table.rows)
         for (int64_t i = p.offset; i < p.offset + p.copies * p.piece(); ++i)
             ASSERT_EQ(t.model.parameters.get()[i],
@@ -236,8 +236,8 @@ TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
                 << p.name;
     const Batch batch(small);
     t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
-    EXPECT_GT(t.model.update({}, {}, 2).grad_norm, 0);
-    EXPECT_EQ(t.model.update({}, {}, 3).grad_norm, 0);
+    EXPECT_GT(t.model.update({}, 2).grad_norm, 0);
+    EXPECT_EQ(t.model.update({}, 3).grad_norm, 0);
 }
 
 // Layer by layer, from each parameter's own gradient and moments: in the model the matrices are slices of three flat
@@ -246,7 +246,8 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
     Trial<Exact> t(small, random_parameters(small.config));
     GPT2<Exact>& model = t.model;
     const Batch batch(small);
-    const Optimizer optimizer{.adamw = {.lr = 0.01}, .muon = Muon{.lr = 0.05, .weight_decay = 0.1}};
+    const UpdateParams params{.lr = 0.01, .weight_decay = 0.1, .use_muon = true, .muon_lr = 0.05};
+    const StepStatus unclipped{.grad_scale = 1, .apply = 1};
     for (int64_t step = 1; step <= 2; ++step) {  // the second has momentum from the first
         model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
         const auto values = [&](const double* x, const Parameter& p, int64_t l) {
@@ -258,12 +259,12 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
                 std::vector<double> weight = values(model.parameters.get(), p, l), m = values(model.m.get(), p, l),
                                     gradient = values(model.gradients.get(), p, l);
                 Exact dev;
-                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1]}}, *optimizer.muon,
-                            1.0);
+                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1]}}, &params,
+                            &unclipped);
                 expected[p.name + std::to_string(l)] = weight;
             }
         EXPECT_EQ(expected.size(), 4 * small.config.layers);
-        model.update(optimizer, {}, step);
+        model.update(params, step);
         for (const Parameter& p : model.table.rows)
             for (int64_t l = 0; p.muon() && l < p.copies; ++l)
                 EXPECT_EQ(values(model.parameters.get(), p, l), expected[p.name + std::to_string(l)])
@@ -279,7 +280,7 @@ TEST(Model, PaddingOfTheVocabularyStaysZero) {
         const Batch batch(small);
         t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 0.1);
         for (int64_t i = begin; i < end; ++i) ASSERT_EQ(t.model.gradients.get()[i], 0) << step;
-        t.model.update({.adamw = {.lr = 0.1, .weight_decay = 0.1}}, {}, step);
+        t.model.update({.lr = 0.1, .weight_decay = 0.1}, step);
         for (const float* x : {t.model.parameters.get(), t.model.m.get(), t.model.v.get()})
             for (int64_t i = begin; i < end; ++i) ASSERT_EQ(x[i], 0) << step;
     }
@@ -295,7 +296,7 @@ TEST(Model, NaNInAnyParameterShowsAndIsNotApplied) {
         EXPECT_TRUE(std::isnan(t.loss(batch.x.data(), batch.y.data(), small.B, small.T, 1))) << p.name;
         for (const Parameter& q : t.model.table.rows)
             EXPECT_TRUE(std::isnan(t.model.gradients.get()[q.offset])) << p.name << " did not reach " << q.name;
-        const StepResult result = t.model.update({}, {.clip = 1}, 1);
+        const StepResult result = t.model.update({.clip = 1}, 1);
         EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.grad_norm) && !result.applied) << p.name;
         std::vector<float> after(t.model.parameters.get(), t.model.parameters.get() + t.model.table.size);
         after[static_cast<size_t>(p.offset)] = parameters[static_cast<size_t>(p.offset)];

@@ -36,7 +36,9 @@ void each_shape(Device dev,
             for (size_t i = 0; i < grad.size(); ++i) grad[i] = static_cast<T>(2 * all_grads[step * grad.size() + i]);
             const std::vector<MuonMatrix<T>> matrix{
                 {param.data(), momentum.data(), grad.data(), entry.shape[0], entry.shape[1]}};
-            muon_update(dev, matrix, Muon{.lr = 0.02, .momentum = 0.95, .weight_decay = 0.1}, T(0.5));
+            const UpdateParams params{.weight_decay = 0.1, .muon_lr = 0.02, .momentum = 0.95};
+            const StepStatus halved{.grad_scale = 0.5, .apply = 1};
+            muon_update(dev, matrix, &params, &halved);
         }
         check(name, {{param.begin(), param.end()}, {momentum.begin(), momentum.end()}, {}, {}},
               {{}, read("momentum"), read("formula"), read("torch")});

@@ -197,17 +197,20 @@ void classifier_forward_backward(Mutant<D>& dev, Scalar<D>* losses, Scalar<D>* d
 
 template <class D>
 void adamw_update(Mutant<D>& dev, Scalar<D>* param, const Scalar<D>* grad, Scalar<D>* m, Scalar<D>* v, int64_t n,
-                  AdamW o, Scalar<D> grad_scale, int64_t step) {
+                  const UpdateParams* p, bool decay, const StepStatus* status) {
+    UpdateParams params = *p;
+    StepStatus clipped = *status;
     std::vector<Scalar<D>> g(grad, grad + n);
-    if (dev.has("adamw_without_bias_correction")) step = 1 << 20;
-    if (dev.has("adamw_decays_biases_too")) o.weight_decay = 0.1;
-    if (dev.has("adamw_decay_in_the_gradient")) {
-        for (int64_t i = 0; i < n; ++i) g[static_cast<size_t>(i)] += static_cast<Scalar<D>>(o.weight_decay) * param[i];
-        o.weight_decay = 0;
+    if (dev.has("adamw_without_bias_correction")) params = at_step(params, 1 << 20);
+    if (dev.has("adamw_decays_biases_too")) decay = true;
+    if (dev.has("adamw_decay_in_the_gradient") && decay) {
+        for (int64_t i = 0; i < n; ++i)
+            g[static_cast<size_t>(i)] += static_cast<Scalar<D>>(params.weight_decay) * param[i];
+        decay = false;
     }
-    if (dev.has("adamw_without_grad_scale")) grad_scale = 1;
-    if (dev.has("adamw_with_eps_1e_7")) o.eps = 1e-7;
-    adamw_update(dev.right(), param, g.data(), m, v, n, o, grad_scale, step);
+    if (dev.has("adamw_without_grad_scale")) clipped.grad_scale = 1;
+    if (dev.has("adamw_with_eps_1e_7")) params.eps = 1e-7;
+    adamw_update(dev.right(), param, g.data(), m, v, n, &params, decay, &clipped);
 }
 
 template <class D>

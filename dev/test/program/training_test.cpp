@@ -111,21 +111,26 @@ TEST(Schedules, NeverLeaveTheirBounds) {
 
 TEST(Outliers, LimitsAreTheMeanAndDeviationsOfTheLast128) {
     Outliers outliers;
-    const StepLimits none;
+    const UpdateParams none;
+    const auto limits = [&](double z) {
+        UpdateParams params{.clip = 0.75};
+        outliers.limit(params, z);
+        EXPECT_EQ(params.clip, 0.75);
+        return params;
+    };
     for (int i = 0; i < 128; ++i) {
-        EXPECT_EQ(outliers.limits(1, 2).loss, none.loss) << "after " << i;
-        EXPECT_EQ(outliers.limits(1, 2).norm, none.norm) << "after " << i;
+        EXPECT_EQ(limits(2).max_loss, none.max_loss) << "after " << i;
+        EXPECT_EQ(limits(2).max_norm, none.max_norm) << "after " << i;
         outliers.add(i % 2 ? 3 : 5, i % 2 ? 10 : 30);  // means 4 and 20, deviations 1 and 10
     }
-    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).loss, 6);
-    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).norm, 40);
-    EXPECT_DOUBLE_EQ(outliers.limits(1, -0.5).loss, 3.5);
-    EXPECT_EQ(outliers.limits(0.75, 2).clip, 0.75);
+    EXPECT_DOUBLE_EQ(limits(2).max_loss, 6);
+    EXPECT_DOUBLE_EQ(limits(2).max_norm, 40);
+    EXPECT_DOUBLE_EQ(limits(-0.5).max_loss, 3.5);
     for (int i = 0; i < 128; ++i) outliers.add(7, i % 2 ? 1 : 2);
     EXPECT_EQ(outliers.losses, std::vector<double>(128, 7));  // none of those before is left
     EXPECT_EQ(outliers.norms.size(), 128u);
-    EXPECT_EQ(outliers.limits(1, 2).loss, none.loss);  // all are the same
-    EXPECT_DOUBLE_EQ(outliers.limits(1, 2).norm, 2.5);
+    EXPECT_EQ(limits(2).max_loss, none.max_loss);  // all are the same
+    EXPECT_DOUBLE_EQ(limits(2).max_norm, 2.5);
 }
 
 TEST(Sampler, DrawsBySoftmax) {
@@ -181,7 +186,7 @@ struct Idle : Model {
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
     double loss() override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
-    StepResult update(const Optimizer&, const StepLimits&, int64_t) override { return {}; }
+    StepResult update(const UpdateParams&, int64_t) override { return {}; }
     void set_profile(Profile*) override {}
     void next_logits(float*, const int32_t*, int64_t) override {}
 };
