@@ -127,8 +127,4 @@ inline int exchange([[maybe_unused]] const char* a, [[maybe_unused]] const char*
 #endif
 }
 
-// Lists what is mapped where in this process, "begin-end rights offset device inode   /path" a line; empty where no
-// file does.
-constexpr const char* mappings = linux_only ? "/proc/self/maps" : "";
-
 }  // namespace platform

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "io/file/bus_error.h"
 #include "io/file/checksum.h"
 #include "io/file/error.h"
 
@@ -34,6 +35,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
             system_error(path, "mapping into memory", error, "copy it to a local disk");
         }
         data_ = static_cast<const uint8_t*>(map);
+        note_mapping(data_, size_, path);
     }
     close(fd);
 }
@@ -42,7 +44,9 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
-    if (data_) munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
+    if (!data_) return;
+    forget_mapping(data_);
+    munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_));
 }
 
 void MappedFile::forget(const uint8_t* begin, int64_t bytes) const {
