@@ -12,8 +12,8 @@
 #include "device/bf16.h"
 #include "layers/layers.h"
 
-// Scalar is how parameters and activations are stored. Statistics, losses and all that belongs to the optimizer are
-// fp32 where that is bf16; the parameters are then the rounded copy of `master`.
+// Scalar is the type that parameters and activations are stored in. With bf16, statistics, losses and the optimizer's
+// buffers are still fp32, and the parameters are a rounded copy of `master`.
 template <class Device, class Scalar = typename Device::scalar>
 class GPT2 final : public Model {
 public:
@@ -65,7 +65,7 @@ public:
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
-        const scalar* const fch_gelu = makes_gelu_again(keep) ? nullptr : a(t.fch_gelu);
+        const scalar* const fch_gelu = recomputes_gelu(keep) ? nullptr : a(t.fch_gelu);
         matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, fch_gelu, a(t.fch), w(p.fcprojw), N,
                              4 * C, C, accumulate);
         matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C, accumulate);
@@ -80,7 +80,7 @@ public:
                            s(t.ln1_mean), s(t.ln1_rstd), a(t.dresidual2), N, C);
     }
 
-    // Makes again, to the bit, what block_backward reads and block_forward did not keep.
+    // Recomputes, to the same bits, the activations that block_backward reads and block_forward did not keep.
     void recompute(int64_t l, int64_t B, int64_t T) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
@@ -121,7 +121,7 @@ public:
         prefetch_batch(dev, x, y, B * T);
     }
 
-    // After forward: gradients += those of scale * (sum of the losses), which it also makes.
+    // After forward: computes the losses, and gradients += the gradient of scale * (sum of the losses).
     void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.offset; };
@@ -134,7 +134,7 @@ public:
                            activations.get() + acts.residual1.at(L), w(table.lnfw), s(acts.lnf_mean), s(acts.lnf_rstd),
                            no_residual, N, C);
         for (int64_t l = L - 1; l >= 0; --l) {
-            if (l < L - 1) recompute(l, B, T);  // the last block's are still there
+            if (l < L - 1) recompute(l, B, T);  // the last block's activations are still in the buffers
             block_backward(l, B, T);
         }
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
@@ -160,10 +160,10 @@ public:
     }
 
     StepResult update(const UpdateParams& params, int64_t step) override {
-        if (!accumulate) zero(dev, gradients.get(), table.size);  // no batch since the last update
+        if (!accumulate) zero(dev, gradients.get(), table.size);  // there was no batch since the last update
         const UpdateParams this_step = with_rounding(at_step(params, step));
         const UpdateParams* const of_step = on_device(dev, this_step);
-        // A recording beside the batches', the last of which does not know that it is the last.
+        // A graph of its own: the graph of a batch does not know whether an update follows.
         replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
             decide(dev, status.get(), gradients.get(), table.size, of_step);
             apply_update(of_step, params.use_muon);
@@ -195,7 +195,7 @@ public:
         }
         const UpdateParams last = with_rounding({.step = last_applied});
         round_parameters(on_device(dev, last), nullptr);
-        if (keep == Keep::inference) master = nullptr;  // the layers work on its rounded copy
+        if (keep == Keep::inference) master = nullptr;  // the layers read its rounded copy
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
 
@@ -205,7 +205,7 @@ public:
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
     Buffer<StepStatus> status;
-    bool accumulate = false;  // false: nothing is in `gradients`, and the products that go there are written with =
+    bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
     wide* weights() {  // what the optimizer works on

@@ -1,4 +1,4 @@
-// What the training loop, `generate` and `eval` need of a GPT-2, whatever device it runs on.
+// The interface of a GPT-2 that the training loop, `generate` and `eval` use, the same for every device.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ struct Model {
     const GPT2Config config;
     const ParameterTable table;
 
-    // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each: on the Cpu they
-    // are the state itself; elsewhere they are copies, which live as long as this object, and upload() makes them the
-    // state.
+    // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each. On the Cpu they
+    // are the model's own buffers. Elsewhere they are copies that live as long as this object, and upload() writes them
+    // back.
     struct HostState {
         float *parameters = nullptr, *m = nullptr, *v = nullptr;
-        std::array<HostBuffer<float>, 3> copies{};  // what these point to, where they are copies
+        std::array<HostBuffer<float>, 3> copies{};  // own what the pointers point to, if they are copies
     };
     virtual HostState download() = 0;
     virtual void upload(const HostState& host) = 0;
@@ -33,23 +33,23 @@ struct Model {
     std::optional<uint64_t> rounding_seed;
     int64_t last_applied = 0;
 
-    virtual void set_profile(Profile* profile) = 0;  // where its layers report their time from now on
+    virtual void set_profile(Profile* profile) = 0;  // from now on the layers add their times to it
 
-    // gradients += those of scale * (sum of the B*T losses), x, y (B,T); that sum is added to what update() and loss()
-    // tell. A GPU may still be at work when it returns; x and y are free by then.
+    // gradients += the gradient of scale * (sum of the B*T losses), x, y (B,T). The same sum is added to the loss that
+    // update() and loss() return. x and y may be reused when this returns, even if a GPU still computes.
     virtual void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) = 0;
-    // A hint: the batch that forward_backward will be given next. A GPU copies it while it still computes. It never
-    // changes a result, whatever is called in between. x and y are free when it returns.
+    // A hint: forward_backward will be called with this batch next. A GPU copies it while it still computes. The hint
+    // never changes results. x and y may be reused when this returns.
     virtual void prefetch(const int32_t*, const int32_t*, int64_t, int64_t) {}
-    // Of the batches since the last update.
+    // The loss of the batches since the last update.
     virtual double loss() = 0;
-    // The sum of the losses alone, in nats.
+    // The sum of the B*T losses in nats, without gradients.
     virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
     // logits (V) of the token that follows x (T).
     virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
 
-    // Of a training step, per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and three
-    // times attention's two products over the half of the T x T scores that is not masked.
+    // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and
+    // three times attention's two matmuls over the half of the T x T scores that is not masked.
     double flops_per_token(int64_t T) const {
         const int64_t C = config.channels, matrices = config.layers * 12 * C * C + config.vocab * C;
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);

@@ -112,8 +112,8 @@ enum class Keep {
     training,         // everything that the backward pass reads
     all,              // also the gradient of every activation, for the reference test
 };
-// Whether the backward recomputes GELU's output, in the place of its input.
-constexpr bool makes_gelu_again(Keep keep) { return keep == Keep::recompute_gelu || keep == Keep::recompute_ln; }
+// Whether the backward pass recomputes GELU's output, in place of its input.
+constexpr bool recomputes_gelu(Keep keep) { return keep == Keep::recompute_gelu || keep == Keep::recompute_ln; }
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
 // if they are kept, and shared by all layers (stride 0) if not. Statistics and losses stay fp32 where the others are
@@ -187,8 +187,8 @@ struct ActivationTable {
         dln1 = again(dlnf, "dln1", c.layers);
         dln2 = again(dlnf, "dln2", c.layers);
         datty = again(dlnf, "datty", c.layers);
-        dfch = makes_gelu_again(keep) ? again(fch_gelu, "dfch", c.layers)
-                                      : place("dfch", {B, T, 4 * C}, c.layers, stacked);
+        dfch =
+            recomputes_gelu(keep) ? again(fch_gelu, "dfch", c.layers) : place("dfch", {B, T, 4 * C}, c.layers, stacked);
         dqkv = again(dfch, "dqkv", c.layers, 3 * C);
     }
 };

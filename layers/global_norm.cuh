@@ -1,5 +1,5 @@
-// What a step knows of itself on the Cuda device: its loss, its gradients' norm, and whether to apply its update, all
-// in device memory. Sums are in double, of a shape that n and alignment alone decide: the same bits on every GPU.
+// The status of a step on the Cuda device, in device memory: its loss, the norm of its gradients, and whether to apply
+// its update. Sums are in double, and their order depends on n and alignment alone: the same bits on every GPU.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -7,7 +7,7 @@
 
 constexpr int norm_threads = 512, most_norm_blocks = 1024;
 
-// The sum of x over the block's norm_threads threads, for thread 0.
+// Returns the sum of x over the block's norm_threads threads to thread 0.
 __device__ __forceinline__ double block_sum(double x) {
     __shared__ double warps[norm_threads / 32];
     const auto of_warp = [](double y) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(norm_threads)
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// One block. NaN compares false: it is never applied.
+// One block. A NaN compares false, so the update is skipped.
 static __global__ void __launch_bounds__(norm_threads)
     decide_kernel(StepStatus* s, const double* __restrict__ partial, int blocks,
                   const UpdateParams* __restrict__ params) {
@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(norm_threads)
     if (threadIdx.x > 0) return;
     const double norm = sqrt(sum);
     s->squared_norm = sum;
-    // clip_scale of layers/global_norm.h; a norm that is not finite is not applied
+    // As clip_scale in layers/global_norm.h, without its NaN: if the norm is not finite the update is skipped.
     s->grad_scale = params->clip > 0 ? fmin(1.0, params->clip / (norm + 1e-6)) : 1;
     s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
 }
@@ -70,11 +70,11 @@ inline void add_loss(Cuda& dev, StepStatus* s, const float* losses, int64_t n, d
     LAUNCH(add_loss_kernel, 1, norm_threads, 0, dev.stream, s, losses, n, scale);
 }
 
-// s->squared_norm, grad_scale and apply, from all gradients (n), s->loss and the limits in params; s and params are in
-// device memory
+// Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params. s and params
+// are in device memory.
 inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const UpdateParams* params) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
-    constexpr int64_t share = 16 * norm_threads;  // at least, of a block
+    constexpr int64_t share = 16 * norm_threads;  // the least that is worth a block
     const int blocks = static_cast<int>(std::clamp<int64_t>(n / share, 1, most_norm_blocks));
     double* const partial = reinterpret_cast<double*>(dev.scratch(2 * blocks));
     if (can_pack<float>(packed<float>, gradients))

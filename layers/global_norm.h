@@ -14,8 +14,8 @@ double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
     return sum;
 }
 
-// What to multiply gradients by so that their norm is at most max_norm, as torch.nn.utils.clip_grad_norm_; 1 for
-// max_norm 0. NaN if the norm is NaN or infinite.
+// The factor that brings gradients of this norm to a norm of at most max_norm, as torch.nn.utils.clip_grad_norm_ does.
+// It is 1 if max_norm is 0, and NaN if the norm is NaN or infinite.
 inline double clip_scale(double norm, double max_norm) {
     if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();
     if (max_norm <= 0) return 1;
@@ -28,7 +28,7 @@ void add_loss(Device& dev, StepStatus* s, const T* losses, int64_t n, double sca
     s->loss += scale * sum(dev, losses, n);
 }
 
-// s->squared_norm, grad_scale and apply, from all gradients (n), s->loss and the limits in params
+// Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params.
 template <HostDevice Device, class T>
 void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const UpdateParams* params) {
     s->squared_norm = global_norm_squared(dev, gradients, n);

@@ -12,7 +12,8 @@ inline int64_t shared_floats(int64_t n) { return 2 * runs(n); }  // a double for
 
 }  // namespace global_norm
 
-// Runs of 4096 are summed in fp32 lanes, the runs in double, in order: the bits do not depend on the number of threads.
+// Runs of 4096 values are summed in fp32 lanes, and the runs' sums in double and in order, so the bits do not depend on
+// the number of threads.
 inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
     const Timed timed(dev, "global_norm", 0, 4 * product(n));
     using namespace simd;

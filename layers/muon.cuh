@@ -1,5 +1,5 @@
-// Muon on the Cuda device: the Newton-Schulz steps are products by cuBLASLt, in fp32, or with bf16 matrices where
-// dev.bf16_products says so, as torch.optim.Muon's. Matrices are taken one by one.
+// Muon on the Cuda device, one matrix after the other. The Newton-Schulz steps are cuBLASLt matmuls in fp32, or with
+// bf16 matrices, as in torch.optim.Muon, if dev.bf16_products is set.
 #pragma once
 
 #include "device/cuda/cublaslt.cuh"
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(norm_threads)
     if (threadIdx.x == 0) partial[blockIdx.x] = squares;
 }
 
-// inverse[0] = 1 / |U|; 0 where the step is not applied. One block.
+// inverse[0] = 1 / |U|, or 0 if the update is skipped. One block.
 static __global__ void __launch_bounds__(norm_threads)
     inverse_norm_kernel(float* inverse, const double* __restrict__ partial, int blocks, const StepStatus* status) {
     double squares = 0;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// param (n) = param shrink - lr stretch x, if the step is applied
+// param (n) = param (1 - lr weight_decay) - lr stretch x, unless the update is skipped
 template <int V, class T>
 __global__ void __launch_bounds__(elements_block)
     step_kernel(float* __restrict__ param, const T* __restrict__ x, int64_t n, double stretch,
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// T is what the steps' matrices are stored in.
+// T is the element type of the steps' matrices.
 template <class T>
 void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, const StepStatus* status) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
@@ -166,7 +166,7 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
 //   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
 inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const UpdateParams* params,
                         const StepStatus* status) {
-    double flops = 0;  // a step: the Gram matrix, its square, the product with X
+    double flops = 0;  // per step: the Gram matrix, its square, the matmul with X
     for (const auto& w : matrices) {
         const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
         flops += muon::steps * 2 * (2 * n * n * k + n * n * n);

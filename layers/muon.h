@@ -1,5 +1,5 @@
-// Muon (Jordan et al. 2024), as torch.optim.Muon: momentum, made nearly orthogonal by Newton-Schulz steps, for
-// matrices.
+// Muon (Jordan et al. 2024), an optimizer for matrices, as torch.optim.Muon: it makes the momentum nearly orthogonal by
+// Newton-Schulz steps.
 #pragma once
 
 #include <cmath>

@@ -1,10 +1,10 @@
-// Muon on the Cpu: a thread takes a matrix, small enough to stay in its caches, through all five steps. Where
-// cpu.products is bf16 the steps' products round their factors to it, as torch.optim.Muon does with all that they hold.
+// Muon on the Cpu: one thread takes a matrix through all five Newton-Schulz steps. With bf16 matmuls the operands are
+// rounded to bf16; torch.optim.Muon keeps all its intermediate matrices in bf16.
 //
-// A step is X = P X with P = c1 + c3 A + c5 A², A = X Xᵀ; and so the next step's A is P A P. Several steps together, a
-// stage, need only matrices of the shorter side, all of them symmetric, as each is a polynomial in the first A: their
-// product meets X once, at the stage's end. What rounding does to A's smallest eigenvalues grows by c1² = 12 a step; A
-// is taken anew before it shows.
+// A step is X = P X with P = c1 + c3 A + c5 A² and A = X Xᵀ, so the next step's A is P A P. All these matrices are
+// polynomials in the first A: symmetric, and of the shorter side. A stage of several steps multiplies them together and
+// applies the result to X once. Rounding errors in A's smallest eigenvalues grow by c1² = 12 per step; each stage
+// recomputes A from X before they matter.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ namespace muon {
 using gemm::Order;
 using simd::vfloat;
 
-constexpr int stages[] = {2, 3};  // steps
+constexpr int stages[] = {2, 3};  // steps of each stage
 static_assert(stages[0] + stages[1] == steps);
 
-// c (n,n) = A (n,K) · B (K,n), known to be symmetric: what is right of a strip of rows is what is below it.
+// c (n,n) = A (n,K) · B (K,n), known to be symmetric: computes the lower triangle in strips of rows and mirrors it.
 template <Order A, Order B>
 void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
                         const float* b, int64_t ldb, float* c) {
@@ -39,7 +39,7 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
     }
 }
 
-// What an update of one matrix computes, symmetric products at half the work.
+// FLOPs of one matrix's update; a symmetric matmul counts half.
 inline double flops(int64_t rows, int64_t cols) {
     const double n = product(std::min(rows, cols)), k = product(std::max(rows, cols));
     double sum = 0;
@@ -53,8 +53,8 @@ inline int64_t scratch_floats(Products products, int64_t rows, int64_t cols) {
     return gemm::scratch_floats(products) + 2 * rows * cols + 4 * n * n;
 }
 
-// Floats of scratch memory of each thread, given those of all matrices: thread t begins with the t-th largest matrix.
-// There may be more threads than matrices.
+// Floats of scratch memory for each thread, given the floats for each matrix: thread t begins with the t-th largest
+// matrix. There may be more threads than matrices.
 inline std::vector<int64_t> thread_floats(std::vector<int64_t> of_matrices, int64_t threads) {
     std::ranges::sort(of_matrices, std::greater());
     of_matrices.resize(static_cast<size_t>(std::min<int64_t>(threads, std::ssize(of_matrices))));
@@ -145,7 +145,7 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     std::vector<size_t> largest_first(matrices.size());
     std::iota(largest_first.begin(), largest_first.end(), size_t{0});
     std::ranges::stable_sort(largest_first, std::greater(), [&](size_t i) { return floats[i]; });
-    // After its first matrix a thread takes the next one that no thread has taken, which is no larger.
+    // After its first matrix a thread takes the next one that no thread has taken. None of those is larger.
     std::atomic<size_t> taken = 0;
 #pragma omp parallel
     for (size_t i = static_cast<size_t>(omp_get_thread_num()); i < matrices.size();

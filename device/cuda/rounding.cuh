@@ -1,4 +1,4 @@
-// From fp32 to bf16 and back on the Cuda device, to nearest or stochastically.
+// Conversion between fp32 and bf16 on the Cuda device, rounding to nearest or stochastically.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ __host__ __device__ constexpr Philox philox(Philox counter, uint64_t key) {
     return counter;
 }
 
-// x's upper 16 bits, after adding 16 random ones: away from zero with the probability of the distance. Infinity stays,
-// as all that bf16 holds; NaN stays NaN.
+// Adds 16 random bits to x and returns the upper 16 bits: |x| is rounded up with a probability equal to the fraction
+// that bf16 cannot hold. Values that bf16 holds, infinity among them, do not change; NaN stays NaN.
 __device__ __forceinline__ bf16 round_by(float x, unsigned random16) {
     const unsigned bits = __float_as_uint(x);
     bf16 y;
@@ -33,15 +33,15 @@ __device__ __forceinline__ bf16 round_by(float x, unsigned random16) {
     return y;
 }
 
-// Whether the parameters that a step was to change are to be rounded again: not where its update was left out.
-__device__ __forceinline__ bool is_left_out(const StepStatus* status) { return status && !status->apply; }
+// A skipped update changed no parameter, so none is rounded again.
+__device__ __forceinline__ bool is_skipped(const StepStatus* status) { return status && !status->apply; }
 
-// A thread rounds 8 values by one Philox: value i takes 16 bits of that of i / 8.
+// A thread rounds 8 values with one 128-bit random number, 16 bits each.
 template <bool PACKED>
 __global__ void __launch_bounds__(elements_block)
     round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
                                 const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
-    if (is_left_out(status)) return;
+    if (is_skipped(status)) return;
     const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
     if (first >= n) return;
     const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(params->step);
@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(elements_block)
     }
 }
 
-// out (n) = in (n), rounded to one of its two neighbours in bf16, each with the probability of the other's distance.
-// The same rounding_seed, step and index give the same bits. Nothing is written if status->apply is 0; a null status
-// rounds always. params and status are in device memory.
+// out (n) = in (n), each value rounded to one of its two neighbours in bf16, the nearer one with the higher
+// probability, so that the expected value is in's. The same rounding_seed, step and index give the same bits. Nothing
+// is written if status->apply is 0; a null status rounds always. params and status are in device memory.
 inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const UpdateParams* params,
                                  const StepStatus* status) {
     const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
@@ -79,7 +79,7 @@ inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t 
 template <int V, class Out, class In>
 __global__ void __launch_bounds__(elements_block)
     convert_kernel(Out* __restrict__ out, const In* __restrict__ in, int64_t n, const StepStatus* __restrict__ status) {
-    if (is_left_out(status)) return;
+    if (is_skipped(status)) return;
     each_element<V>(n, [&]<int W>(int64_t i) {
         float x[W];
         load_once<W>(x, in + i);
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// out (n) = in (n), to nearest, ties to even: float to bf16, bf16 to float. status is as in round_stochastically.
+// out (n) = in (n), float to bf16 (to nearest, ties to even) or bf16 to float. status: as for round_stochastically.
 template <class Out, class In>
 void convert(Cuda& dev, Out* out, const In* in, int64_t n, const StepStatus* status = nullptr) {
     const Timed timed(dev, "convert", 0, product(n, sizeof(Out) + sizeof(In)));

@@ -1,5 +1,5 @@
-// What a training step needs of the Cuda device beside the layers: a stream, batches that arrive while the GPU still
-// computes, launches recorded as graphs, and the state's way to the host and back.
+// What a training step needs of the Cuda device besides the layers: a stream, batches that are copied while the GPU
+// computes, launches recorded as graphs, and copies of the state to the host and back.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "device/cuda/common.cuh"
 #include "device/update.h"
 
-// Pinned memory, which a GPU copies from by itself.
+// Pinned memory: a GPU copies from it asynchronously.
 template <class T>
 struct PinnedBuffer {
     T* data = nullptr;
@@ -29,8 +29,8 @@ struct CudaStream {
     ~CudaStream() { cudaStreamDestroy(stream); }
 };
 
-// Batches travel on a stream of their own into one of two slots, and from there, on the stream that computes, to where
-// the layers read them, which is the same for all of them: a graph knows its addresses.
+// A batch is copied on a stream of its own into one of two slots. From there the compute stream copies it to `tokens`,
+// where the layers read it: a recorded graph always reads the same addresses.
 struct BatchFeed {
     struct Slot {
         PinnedBuffer<int32_t> host;
@@ -44,17 +44,17 @@ struct BatchFeed {
     CudaStream copies;
     bool turn = false;
     int64_t count = 0;     // tokens of x in the newest batch
-    bool is_sent = false;  // to its slot, and not yet from there to `tokens`
+    bool is_sent = false;  // the newest batch is in its slot, or on the way there, and not yet in `tokens`
 
     explicit BatchFeed(int64_t n) : capacity(n), tokens(cuda_allocate<int32_t>(2 * n)), first(2 * n), second(2 * n) {}
-    ~BatchFeed() { cudaStreamSynchronize(copies.stream); }  // which reads the slots
+    ~BatchFeed() { cudaStreamSynchronize(copies.stream); }  // its copies read the slots
 
     Slot& newest() { return turn ? first : second; }
     bool newest_is(const int32_t* x, const int32_t* y, int64_t n) {
         const int32_t* const tokens_sent = newest().host.data;
         return n == count && std::equal(x, x + n, tokens_sent) && std::equal(y, y + n, tokens_sent + n);
     }
-    // Starts the copy to a slot. The host waits for no more than the copy of the batch before the last.
+    // Starts the copy to a slot. The host waits only until the slot's previous batch has arrived.
     void send(const int32_t* x, const int32_t* y, int64_t n) {
         turn = !turn, count = n, is_sent = true;
         Slot& slot = newest();
@@ -67,8 +67,8 @@ struct BatchFeed {
                    "cudaMemcpyAsync");
         cuda_check(cudaEventRecord(slot.arrived.event, copies.stream), "cudaEventRecord");
     }
-    // The newest batch into `tokens`, before all that is launched on `compute` from now on. Not until now does that
-    // stream wait for the batch: what was launched after `send` has nothing to do with it.
+    // Copies the newest batch into `tokens`, before all later launches on `compute`. Only here does that stream wait
+    // for the batch, so launches between send() and this call do not.
     void use_newest(cudaStream_t compute) {
         if (!std::exchange(is_sent, false)) return;
         Slot& slot = newest();
@@ -80,9 +80,9 @@ struct BatchFeed {
     }
 };
 
-// Launches under one key. No graph: they have run once, so that all memory that they need is there.
+// The launches of one key. Without a graph they have run once, which allocated all the memory that they need.
 struct Recording {
-    int64_t scratch_age;  // of the memory whose addresses the graph holds
+    int64_t scratch_age;  // the age of the scratch memory whose addresses the graph holds
     cudaGraphExec_t graph = nullptr;
     explicit Recording(int64_t age) : scratch_age(age) {}
     Recording(const Recording&) = delete;
@@ -105,7 +105,7 @@ struct CudaStep {
     std::map<ReplayKey, Recording> recordings;
 };
 
-// The device for a model: its own stream, which graphs can be recorded from.
+// The device for a model. It has its own stream, because launches on the default stream cannot be captured.
 inline Cuda cuda_for_training() {
     Cuda dev;
     dev.step = std::make_shared<CudaStep>();
@@ -113,8 +113,8 @@ inline Cuda cuda_for_training() {
     return dev;
 }
 
-// Starts the copy of x and y (n) that batch_for will be given next; the host's are free at once. The GPU may still work
-// on the batch before, and nothing that is launched before that batch_for waits for the copy.
+// Starts the copy of x and y (n), with which batch_for will be called next. x and y may be reused at once. The GPU may
+// still compute the batch before, and no launch before that call of batch_for waits for the copy.
 inline void prefetch_batch(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
     std::optional<BatchFeed>& feed = dev.step->feed;
     if (!feed || feed->capacity < n) {
@@ -125,8 +125,8 @@ inline void prefetch_batch(Cuda& dev, const int32_t* x, const int32_t* y, int64_
     if (!feed->newest_is(x, y, n)) feed->send(x, y, n);
 }
 
-// x and y (n) in device memory for what is launched from now on; the host's are free at once. If it is the batch that
-// was sent last, by prefetch_batch or here, it is not sent again.
+// Returns x and y (n) in device memory, for the launches that follow. The host's x and y may be reused at once. A batch
+// that prefetch_batch or this function sent last is not sent again.
 inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
     prefetch_batch(dev, x, y, n);
     BatchFeed& feed = *dev.step->feed;
@@ -146,8 +146,8 @@ inline const UpdateParams* on_device(Cuda& dev, const UpdateParams& params) {
     return feed.device.get();
 }
 
-// Captures what is launched on a stream until end(), or until an exception leaves its scope: then the stream captures
-// no longer, and the launches are lost.
+// Captures the launches on a stream until end(). If an exception leaves its scope first, the capture ends and the
+// launches are lost.
 class StreamCapture {
 public:
     explicit StreamCapture(cudaStream_t stream) : stream_(stream) {
@@ -159,9 +159,9 @@ public:
         cudaGraph_t graph = nullptr;
         cudaStreamEndCapture(stream_, &graph);
         if (graph) cudaGraphDestroy(graph);
-        cudaGetLastError();  // or the next launch would be taken to have failed
+        cudaGetLastError();  // clears the error: otherwise the next launch would seem to have failed
     }
-    // What was launched, as a graph.
+    // Returns the captured launches as a graph.
     cudaGraphExec_t end() {
         cudaGraph_t graph = nullptr;
         cudaGraphExec_t executable = nullptr;
@@ -178,8 +178,8 @@ private:
     bool capturing_ = true;
 };
 
-// f's launches: the first time as they come, the second time recorded as a graph, from then on that graph. If the
-// recording fails, they come as the first time again.
+// The first call of a key runs f. The second one records f's launches as a graph, which it and all later calls launch.
+// If the recording fails, the next call counts as the first again.
 template <class F>
 void replay(Cuda& dev, const ReplayKey& key, const F& f) {
     if (dev.profile) return f();
@@ -208,7 +208,7 @@ void replay(Cuda& dev, const ReplayKey& key, const F& f) {
     cuda_check(cudaGraphLaunch(recording.graph, dev.stream), "cudaGraphLaunch");
 }
 
-// *x, which the host waits for.
+// Returns *x; the host waits for it.
 template <class T>
 T to_host(Cuda& dev, const T* x) {
     T value;
@@ -216,7 +216,7 @@ T to_host(Cuda& dev, const T* x) {
     cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
     return value;
 }
-// The same, and zero it; with it come the layers' times.
+// The same, then zeroes *x. Since the host has waited, the layers' times can be read too.
 template <class T>
 T take(Cuda& dev, T* x) {
     const T value = to_host(dev, x);
@@ -225,7 +225,7 @@ T take(Cuda& dev, T* x) {
     return value;
 }
 
-// A copy of x (n), which may be null, in host memory.
+// Returns a copy of x (n) in host memory, owned by `copy`; null if x is null.
 inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
     if (!x) return nullptr;
     copy = host_allocate<float>(n);
