@@ -12,16 +12,16 @@ struct CpuUse {
     bool losses = true;  // false: only next_logits() is called
 };
 
-inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Products products, int64_t threads) {
+inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, MatmulKind matmul_kind, int64_t threads) {
     const int64_t N = use.B * use.T, C = config.channels, V = config.vocab;
     const ParameterTable table(config);
     CpuScratch scratch;
     int64_t of_thread =
-        std::max(gemm::scratch_floats(products), attention_forward_scratch(use.T, C, config.heads, products));
+        std::max(gemm::scratch_floats(matmul_kind), attention_forward_scratch(use.T, C, config.heads, matmul_kind));
     if (use.losses) scratch.shared = classifier::shared_floats(N, V);
     std::vector<int64_t> of_matrices;
     if (use.keep != Keep::inference) {
-        of_thread = std::max(of_thread, attention_backward_scratch(use.T, C, config.heads, products));
+        of_thread = std::max(of_thread, attention_backward_scratch(use.T, C, config.heads, matmul_kind));
         scratch.shared =
             std::max({scratch.shared, RowRuns(N, C).shared_floats(), global_norm::shared_floats(table.size)});
         scratch.halves = gemm::halves_floats(gemm::Order::k_first, V, C, std::min(N, classifier::most_rows(V)));
@@ -31,7 +31,7 @@ inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Prod
                 std::max(scratch.halves, gemm::halves_floats(gemm::Order::k_first, p.shape[0], p.shape[1], N));
             if (use.muon)
                 of_matrices.insert(of_matrices.end(), static_cast<size_t>(p.copies),
-                                   muon::scratch_floats(products, p.shape[0], p.shape[1]));
+                                   muon::scratch_floats(matmul_kind, p.shape[0], p.shape[1]));
         }
     }
     scratch.threads = muon::thread_floats(of_matrices, threads);

@@ -13,7 +13,7 @@
 namespace {
 
 #ifdef __CUDACC__
-constexpr int64_t peak_size = 4096;  // of the matrices whose product is timed
+constexpr int64_t peak_size = 4096;  // of the matrices whose matmul is timed
 #else
 constexpr int64_t peak_size = 64;  // in the emulator, which has no speed to speak of
 #endif

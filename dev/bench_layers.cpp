@@ -30,7 +30,7 @@ public:
                        dout = random_floats(N * OC, 3);
             const auto out = random_floats(N * OC, 4), dinp = random_floats(N * C, 5),
                        dweight = random_floats(OC * C, 6);
-            const double flops = 2 * product(N, C, OC);
+            const double flops = 2 * prod(N, C, OC);
             const std::vector<int64_t> sizes = {N, C, OC};
             Cpu dev;
             table.layer({name + " forward", Unit::flops, flops,
@@ -54,10 +54,10 @@ public:
             const std::vector<int32_t> targets = random_tokens(N, V, 6);
             Cpu dev;
             table.layer(
-                {name + " forward", Unit::flops, 2 * product(N, C, V),
+                {name + " forward", Unit::flops, 2 * prod(N, C, V),
                  [&] { classifier_forward(dev, losses.get(), inp.get(), weight.get(), targets.data(), N, C, V); }},
                 spaced("classifier_forward", {N, C, V}));
-            table.layer({name + " forward+backward", Unit::flops, 6 * product(N, C, V),
+            table.layer({name + " forward+backward", Unit::flops, 6 * prod(N, C, V),
                          [&] {
                              classifier_forward_backward(dev, losses.get(), dinp.get(), dweight.get(), inp.get(),
                                                          weight.get(), targets.data(), N, C, V, 1e-3f, false);
@@ -66,13 +66,13 @@ public:
         });
     }
 
-    // The part of the classifier that is not a product: logits to losses and the logits' gradients, in place.
+    // The part of the classifier that is not a matmul: logits to losses and the logits' gradients, in place.
     void cross_entropy(int64_t N, int64_t V) {
         const std::string name = "cross-entropy " + crossed({N, V});
         table.group(name, {" forward+backward"}, [&] {
             const auto logits = random_floats(N * V, 1), losses = random_floats(N, 2);
             const std::vector<int32_t> targets = random_tokens(N, V, 3);
-            table.layer({name + " forward+backward", Unit::bytes, 8 * product(N, V),
+            table.layer({name + " forward+backward", Unit::bytes, 8 * prod(N, V),
                          [&] {
 #pragma omp parallel for schedule(static)
                              for (int64_t n = 0; n < N; ++n) {
@@ -95,7 +95,7 @@ public:
             const auto qkv = random_floats(B * T * 3 * C, 1), out = random_floats(B * T * C, 2),
                        lse = random_floats(B * NH * T, 3);
             const auto dout = random_floats(B * T * C, 4), dqkv = random_floats(B * T * 3 * C, 5);
-            const double one_product = product(B * NH, T, T + 1, hs);
+            const double one_product = prod(B * NH, T, T + 1, hs);
             Cpu dev;
             const auto forward = [&] { attention_forward(dev, out.get(), lse.get(), qkv.get(), B, T, C, NH); };
             forward();  // the backward reads what it makes
@@ -120,10 +120,10 @@ public:
             const auto mean = random_floats(N, 9), rstd = random_floats(N, 10);
             Cpu dev;
             table.layer(
-                {name + " forward", Unit::bytes, 8 * product(N, C),
+                {name + " forward", Unit::bytes, 8 * prod(N, C),
                  [&] { layernorm_forward(dev, out.get(), mean.get(), rstd.get(), inp.get(), w.get(), b.get(), N, C); }},
                 spaced("layernorm_forward", {N, C}));
-            table.layer({name + " backward", Unit::bytes, 12 * product(N, C),
+            table.layer({name + " backward", Unit::bytes, 12 * prod(N, C),
                          [&] {
                              layernorm_backward(dev, dinp.get(), dw.get(), db.get(), dout.get(), inp.get(), w.get(),
                                                 mean.get(), rstd.get(), static_cast<const float*>(nullptr), N, C);
@@ -137,10 +137,10 @@ public:
         table.group(name, {" forward", " backward"}, [&] {
             const auto inp = random_floats(N * C, 1), out = random_floats(N * C, 2), dout = random_floats(N * C, 3);
             Cpu dev;
-            table.layer({name + " forward", Unit::bytes, 8 * product(N, C),
+            table.layer({name + " forward", Unit::bytes, 8 * prod(N, C),
                          [&] { gelu_forward(dev, out.get(), inp.get(), N * C); }},
                         spaced("gelu_forward", {N, C}));
-            table.layer({name + " backward", Unit::bytes, 12 * product(N, C),
+            table.layer({name + " backward", Unit::bytes, 12 * prod(N, C),
                          [&] { gelu_backward(dev, out.get(), inp.get(), dout.get(), N * C); }},
                         spaced("gelu_backward", {N, C}));
         });
@@ -152,10 +152,10 @@ public:
             const auto wte = random_floats(V * C, 1), wpe = random_floats(T * C, 2), out = random_floats(B * T * C, 3);
             const std::vector<int32_t> tokens = random_tokens(B * T, V, 4);
             Cpu dev;
-            table.layer({name + " forward", Unit::bytes, 8 * product(B, T, C),
+            table.layer({name + " forward", Unit::bytes, 8 * prod(B, T, C),
                          [&] { embedding_forward(dev, out.get(), tokens.data(), wte.get(), wpe.get(), B, T, C); }},
                         spaced("embedding_forward", {B, T, C, V}));
-            table.layer({name + " backward", Unit::bytes, 12 * product(B, T, C),
+            table.layer({name + " backward", Unit::bytes, 12 * prod(B, T, C),
                          [&] { embedding_backward(dev, wte.get(), wpe.get(), out.get(), tokens.data(), B, T, C); }},
                         spaced("embedding_backward", {B, T, C, V}));
         });
@@ -167,14 +167,14 @@ public:
             const auto g = random_floats(n, 1);
             Cpu dev;
             table.layer(
-                {"global norm " + model, Unit::bytes, 4 * product(n), [&] { global_norm_squared(dev, g.get(), n); }},
+                {"global norm " + model, Unit::bytes, 4 * prod(n), [&] { global_norm_squared(dev, g.get(), n); }},
                 spaced("global_norm", {n}));
         });
         table.group("adamw " + model, {""}, [&] {
             const auto p = random_floats(n, 1), g = random_floats(n, 2), m = host_allocate<float>(n),
                        v = host_allocate<float>(n);
             Cpu dev;
-            table.layer({"adamw " + model, Unit::bytes, 28 * product(n),
+            table.layer({"adamw " + model, Unit::bytes, 28 * prod(n),
                          [&] { adamw_update(dev, p.get(), g.get(), m.get(), v.get(), n, &step_10, true, &unclipped); }},
                         spaced("adamw", {n}));
         });

@@ -14,7 +14,7 @@ double peak_memory() {
 }
 
 void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = usual,
-              Products products = Products::fp32) {
+              MatmulKind matmul_kind = MatmulKind::fp32) {
     const std::string name = "step " + s.name + option;
     table.group(name, {""}, [&] {
         std::deque<PyTorch> processes;
@@ -28,9 +28,9 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
                     work += " " + std::to_string(size);
                 if (processes.back().prepare(mode, work)) rivals.push_back({&processes.back(), mode, true});
             }
-        Training training(s, keep, products);
+        Training training(s, keep, matmul_kind);
         training.step();
-        table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory(), products},
+        table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory(), matmul_kind},
                   rivals);
     });
 }
@@ -41,7 +41,7 @@ void step_rows(BenchTable& table) {
     step_row(table, steps::short_124M);
     if (gemm::has_bf16)
         for (const Step& s : {steps::short_124M, steps::long_124M, steps::nanogpt_gpu, steps::tiny})
-            step_row(table, s, " --matmul bf16", usual, Products::bf16);
+            step_row(table, s, " --matmul bf16", usual, MatmulKind::bf16);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {
         step_row(table, s);
         step_row(table, s, " --recompute none", Keep::training);

@@ -38,8 +38,8 @@ constexpr Keep usual = Keep::recompute_gelu;  // --recompute's default
 // A model with a batch of its own to train on.
 class Training {
 public:
-    Training(const Step& s, Keep keep, Products products = Products::fp32)
-        : model(Cpu(products), s.config, s.B, s.T, keep),
+    Training(const Step& s, Keep keep, MatmulKind matmul_kind = MatmulKind::fp32)
+        : model(Cpu(matmul_kind), s.config, s.B, s.T, keep),
           x(random_tokens(s.B * s.T, s.config.vocab, 1)),
           y(random_tokens(s.B * s.T, s.config.vocab, 2)),
           B(s.B),

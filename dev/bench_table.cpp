@@ -78,7 +78,7 @@ void BenchTable::row(const Row& row, const std::vector<Rival>& rivals) {
         return seconds;
     }};
     for (const Rival& rival : rivals) measures.emplace_back([&rival] { return rival.process->run(rival.mode); });
-    measures.push_back(peak_of(row.unit, row.products));
+    measures.push_back(peak_of(row.unit, row.matmul_kind));
     const std::vector<Samples> samples = in_turn(measures, row.rounds);
 
     const double seconds = samples[0].median(), rate = row.amount / seconds, peak = samples.back().median();

@@ -16,7 +16,7 @@ struct Row {
     std::function<void()> work;
     int rounds = 7;
     double memory = 0;  // bytes, the largest resident set, where the process is the row's own
-    Products products = Products::fp32;
+    MatmulKind matmul_kind = MatmulKind::fp32;
 };
 
 // A process that has the row's work prepared in PyTorch, in one mode.

@@ -79,11 +79,11 @@ inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& 
 
 enum class Unit { flops, bytes };  // what bounds the work
 
-// The machine's peak in that unit, to be measured in turn with the work: FLOP/s of such products, or bytes/s.
-inline std::function<double()> peak_of(Unit unit, Products products = Products::fp32) {
+// The machine's peak in that unit, to be measured in turn with the work: FLOP/s of matmuls of that kind, or bytes/s.
+inline std::function<double()> peak_of(Unit unit, MatmulKind matmul_kind = MatmulKind::fp32) {
     if (unit == Unit::flops)
-        return [products] {
-            const double peak = measure_peak(products, thorough);
+        return [matmul_kind] {
+            const double peak = measure_peak(matmul_kind, thorough);
             rest();
             return peak;
         };

@@ -7,7 +7,7 @@
 //       const int64_t N = ladder.shape<1>()[0];
 //       auto& inp = ladder.input({N});
 //       auto& out = ladder.output("out", {N});
-//       ladder.pass("forward", bytes(8 * product(N)), {&out},
+//       ladder.pass("forward", bytes(8 * prod(N)), {&out},
 //                   [&](auto& dev) { gelu_forward(dev, out.on(dev), inp.on(dev), N); });
 //       ladder.rung("naive", "tanh of the C library", [&] { forward_naive(out, inp, N); });
 //       ladder.production("vectors and threads");

@@ -60,7 +60,7 @@ public:
         if (!copy_) copy_ = cuda_allocate<float>(2 * count);
         const unsigned blocks = 8u * static_cast<unsigned>(dev.multiprocessors);
         if (unit == Unit::flops)
-            return 2 * product(blocks, 256, fma_chains, fma_rounds) /
+            return 2 * prod(blocks, 256, fma_chains, fma_rounds) /
                    seconds_a_call([&] { LAUNCH(fma_kernel, blocks, 256, 0, dev.stream, copy_.get()); });
         constexpr size_t bytes = count * sizeof(float);
         return 2 * static_cast<double>(bytes) / seconds_a_call([&] {

@@ -56,9 +56,9 @@ HostBuffer<T> host_allocate(int64_t count) {
     return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
 }
 
-// The kind of matmul on the Cpu (device/cpu/gemm/multiply.h). fp32: the faster of fma (FMAs of floats) and split
+// The kind of matmul on the Cpu (device/cpu/gemm/matmul.h). fp32: the faster of fma (FMAs of floats) and split
 // (matmuls of bf16 parts, as exact as fp32). bf16: with operands rounded to bf16.
-enum class Products { fp32, fma, split, bf16 };
+enum class MatmulKind { fp32, fma, split, bf16 };
 
 // Scratch memory on the Cpu, in floats. Each layer that needs some has a function that returns it for a shape; the
 // layer itself and the memory plan use the same function.
@@ -76,9 +76,9 @@ struct CpuScratch {
 struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
-    Products products;
+    MatmulKind matmul_kind;
 
-    explicit Cpu(Products p = Products::fp32) : products(p) {}
+    explicit Cpu(MatmulKind p = MatmulKind::fp32) : matmul_kind(p) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave, so it never

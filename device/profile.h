@@ -10,9 +10,9 @@ inline double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The product of counts, without overflow.
+// The product of counts as a double, which does not overflow.
 template <class... Count>
-double product(Count... counts) {
+double prod(Count... counts) {
     return (1.0 * ... * static_cast<double>(counts));
 }
 

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(elements_block)
 //   param = param (1 - lr weight_decay) - lr * m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps)
 inline void adamw_update(Cuda& dev, float* param, const float* grad, float* m, float* v, int64_t n,
                          const UpdateParams* params, bool decay, const StepStatus* status) {
-    const Timed timed(dev, "adamw_update", 0, 28 * product(n));
+    const Timed timed(dev, "adamw_update", 0, 28 * prod(n));
     launch_elements<float>(
         n,
         [&]<int V>(unsigned blocks) {

@@ -9,7 +9,7 @@
 inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, float* v, int64_t n,
                          const UpdateParams* params, bool decay, const StepStatus* status) {
     if (!status->apply) return;
-    const Timed timed(dev, "adamw_update", 0, 28.0 * product(n));
+    const Timed timed(dev, "adamw_update", 0, 28.0 * prod(n));
     using namespace simd;
     const float grad_scale = static_cast<float>(status->grad_scale);
     const float beta1 = static_cast<float>(params->beta1), beta2 = static_cast<float>(params->beta2);

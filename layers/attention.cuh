@@ -11,7 +11,7 @@
 template <class T>
 void attention_forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C,
                        int64_t NH) {
-    const Timed timed(dev, "attention_forward", 2 * product(B, seq, seq + 1, C), 4 * product(B, seq, C, sizeof(T)));
+    const Timed timed(dev, "attention_forward", 2 * prod(B, seq, seq + 1, C), 4 * prod(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
     if constexpr (std::is_same_v<T, bf16>)
         if (attention_mma::forward(dev, out, logsumexp, qkv, B, seq, C, NH)) return;
@@ -24,7 +24,7 @@ void attention_forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_
 template <class T>
 void attention_backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp,
                         int64_t B, int64_t seq, int64_t C, int64_t NH) {
-    const Timed timed(dev, "attention_backward", 5 * product(B, seq, seq + 1, C), 8 * product(B, seq, C, sizeof(T)));
+    const Timed timed(dev, "attention_backward", 5 * prod(B, seq, seq + 1, C), 8 * prod(B, seq, C, sizeof(T)));
     if (B == 0 || seq == 0) return;
     if constexpr (std::is_same_v<T, bf16>)
         if (attention_mma::backward(dev, dqkv, dout, out, qkv, logsumexp, B, seq, C, NH)) return;

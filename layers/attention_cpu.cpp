@@ -22,7 +22,7 @@
 #include <limits>
 #include <numbers>
 
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 
 namespace {
 
@@ -94,15 +94,15 @@ void copy_out(float* to, int64_t ld_to, const float* from, int64_t rows, int64_t
             simd::store_n(to + r * ld_to + i, simd::load(from + r * width + i) * factor, n - i);
 }
 
-// products[r] = x_r · y_r for rows of n
-void row_products(float* products, const float* x, const float* y, int64_t ld, int64_t rows, int64_t n) {
+// dots[r] = x_r · y_r for rows of n
+void row_dots(float* dots, const float* x, const float* y, int64_t ld, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; ++r) {
         vfloat sum{};
         for (int64_t i = r * ld; i < r * ld + n; i += W) {
             const int64_t left = r * ld + n - i;
             sum = simd::fma(simd::load_n(x + i, left), simd::load_n(y + i, left), sum);
         }
-        products[r] = simd::sum(sum);
+        dots[r] = simd::sum(sum);
     }
 }
 
@@ -387,7 +387,7 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
         const Rows query_rows = rows_of_words<Words>(query_words, q + q0 * ld, ld, rows, hs);
         const Rows dout_rows = rows_of_words<Words>(dout_words, d + q0 * C, C, rows, hs);
         float dout_out[ROWS];
-        row_products(dout_out, d + q0 * C, o + q0 * C, C, rows, hs);
+        row_dots(dout_out, d + q0 * C, o + q0 * C, C, rows, hs);
         for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
             const int64_t k1 = std::min(k0 + KEYS, q1);
             for (int64_t m = 0; m < rows; m += MR)
@@ -444,28 +444,28 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
 
 // Calls f with the kind of words. Where AMX multiplies matrices, attention stays in fp32.
 template <class F>
-auto for_words([[maybe_unused]] Products products, const F& f) {
+auto for_words([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 #if defined(__AVX512BF16__)
-    if (products == Products::bf16 && !amx::permitted()) return f(gemm::Bf16Pairs());
+    if (matmul_kind == MatmulKind::bf16 && !amx::permitted()) return f(gemm::Bf16Pairs());
 #endif
     return f(gemm::Floats());
 }
 
 }  // namespace
 
-int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, Products products) {
-    return for_words(products, [&]<class Words>(Words) { return forward_floats<Words>({1, T, NH, C / NH}); });
+int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind) {
+    return for_words(matmul_kind, [&]<class Words>(Words) { return forward_floats<Words>({1, T, NH, C / NH}); });
 }
-int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, Products products) {
-    return for_words(products, [&]<class Words>(Words) { return backward_floats<Words>({1, T, NH, C / NH}); });
+int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind) {
+    return for_words(matmul_kind, [&]<class Words>(Words) { return backward_floats<Words>({1, T, NH, C / NH}); });
 }
 
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
                        int64_t NH) {
-    const Timed timed(dev, "attention_forward", 2 * product(B, T, T + 1, C), 16 * product(B, T, C));
+    const Timed timed(dev, "attention_forward", 2 * prod(B, T, T + 1, C), 16 * prod(B, T, C));
     const Heads heads{B, T, NH, C / NH};
-    dev.reserve(attention_forward_scratch(T, C, NH, dev.products));
-    for_words(dev.products, [&]<class Words>(Words) {
+    dev.reserve(attention_forward_scratch(T, C, NH, dev.matmul_kind));
+    for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head) forward<Words>(dev, out, logsumexp, qkv, heads, head);
     });
@@ -473,10 +473,10 @@ void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv,
 
 void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv,
                         const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
-    const Timed timed(dev, "attention_backward", 5 * product(B, T, T + 1, C), 32 * product(B, T, C));
+    const Timed timed(dev, "attention_backward", 5 * prod(B, T, T + 1, C), 32 * prod(B, T, C));
     const Heads heads{B, T, NH, C / NH};
-    dev.reserve(attention_backward_scratch(T, C, NH, dev.products));
-    for_words(dev.products, [&]<class Words>(Words) {
+    dev.reserve(attention_backward_scratch(T, C, NH, dev.matmul_kind));
+    for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head)
             backward<Words>(dev, dqkv, dout, out, qkv, logsumexp, heads, head);

@@ -15,5 +15,5 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
                         const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH);
 
 // Scratch memory of each thread, in floats.
-int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, Products products);
-int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, Products products);
+int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind);
+int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind);

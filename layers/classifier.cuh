@@ -92,10 +92,9 @@ void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, 
     T* const logits = reinterpret_cast<T*>(dev.scratch(classifier_scratch<T>(dev, N, V)));
     for (int64_t first = 0; first < N; first += dev.classifier_rows) {
         const int64_t rows = std::min(dev.classifier_rows, N - first);
-        multiply(
-            dev,
-            Product<T, T>{
-                .out = logits, .a = inp + first * C, .b = weight, .M = rows, .N = Vp, .K = C, .b_transposed = true});
+        matmul(dev,
+               Matmul<T, T>{
+                   .out = logits, .a = inp + first * C, .b = weight, .M = rows, .N = Vp, .K = C, .b_transposed = true});
         LAUNCH((cross_entropy_kernel<GRADIENT, T>), static_cast<unsigned>(rows), cross_entropy_block, 0, dev.stream,
                losses + first, logits, targets + first, static_cast<int>(V), static_cast<int>(Vp), scale);
         f(first, rows, logits);
@@ -105,14 +104,14 @@ void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, 
 // logits (V) = inp (C) · weightᵀ, of one row; Out: float or T
 template <class Out, class T>
 void classifier_logits(Cuda& dev, Out* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
-    multiply(dev, Product<T, Out>{.out = logits, .a = inp, .b = weight, .M = 1, .N = V, .K = C, .b_transposed = true});
+    matmul(dev, Matmul<T, Out>{.out = logits, .a = inp, .b = weight, .M = 1, .N = V, .K = C, .b_transposed = true});
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]
 template <class T>
 void classifier_forward(Cuda& dev, float* losses, const T* inp, const T* weight, const int32_t* targets, int64_t N,
                         int64_t C, int64_t V) {
-    const Timed timed(dev, "classifier_forward", 2 * product(N, C, V), 0);
+    const Timed timed(dev, "classifier_forward", 2 * prod(N, C, V), 0);
     classifier_chunks<false>(dev, losses, inp, weight, targets, N, C, V, 0, [](int64_t, int64_t, T*) {});
 }
 
@@ -123,20 +122,19 @@ template <class T>
 void classifier_forward_backward(Cuda& dev, float* losses, T* dinp, float* dweight, const T* inp, const T* weight,
                                  const int32_t* targets, int64_t N, int64_t C, int64_t V, float scale,
                                  bool accumulate = true) {
-    const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
+    const Timed timed(dev, "classifier_forward_backward", 6 * prod(N, C, V), 0);
     const int64_t Vp = classifier_padded(V);
     if (N == 0 && !accumulate) zero(dev, dweight, Vp * C);
     classifier_chunks<true>(
         dev, losses, inp, weight, targets, N, C, V, scale, [&](int64_t first, int64_t rows, const T* dlogits) {
-            multiply(dev, Product<T, float>{.out = dweight,
-                                            .a = dlogits,
-                                            .b = inp + first * C,
-                                            .M = Vp,
-                                            .N = C,
-                                            .K = rows,
-                                            .a_transposed = true,
-                                            .beta = accumulate || first > 0 ? 1.0f : 0.0f});
-            multiply(dev,
-                     Product<T, T>{.out = dinp + first * C, .a = dlogits, .b = weight, .M = rows, .N = C, .K = Vp});
+            matmul(dev, Matmul<T, float>{.out = dweight,
+                                         .a = dlogits,
+                                         .b = inp + first * C,
+                                         .M = Vp,
+                                         .N = C,
+                                         .K = rows,
+                                         .a_transposed = true,
+                                         .beta = accumulate || first > 0 ? 1.0f : 0.0f});
+            matmul(dev, Matmul<T, T>{.out = dinp + first * C, .a = dlogits, .b = weight, .M = rows, .N = C, .K = Vp});
         });
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "layers/classifier.h"
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 #include "device/cpu/simd.h"
 
 namespace classifier {
@@ -48,8 +48,8 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
     float* const logits = dev.shared(shared_floats(N, V));
     for (int64_t i = 0; i < chunks(N, V); ++i) {
         const gemm::Range rows = gemm::part_of(N, chunks(N, V), i);
-        gemm::multiply<gemm::Order::k_last, gemm::Order::k_last>(dev, rows.size(), V, C, inp + rows.begin * C, C,
-                                                                 weight, C, logits, V, gemm::Store::set);
+        gemm::matmul<gemm::Order::k_last, gemm::Order::k_last>(dev, rows.size(), V, C, inp + rows.begin * C, C, weight,
+                                                               C, logits, V, gemm::Store::set);
         f(rows.begin, rows.end, logits);
     }
 }
@@ -59,13 +59,13 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
 // logits (V) = inp (C) · weight (Vp,C)ᵀ
 inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t C, int64_t V) {
     using enum gemm::Order;
-    gemm::multiply<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
+    gemm::matmul<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]
 inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const float* weight, const int32_t* targets,
                                int64_t N, int64_t C, int64_t V) {
-    const Timed timed(dev, "classifier_forward", 2 * product(N, C, V), 0);
+    const Timed timed(dev, "classifier_forward", 2 * prod(N, C, V), 0);
     classifier::each_chunk(dev, inp, weight, N, C, V, [=](int64_t begin, int64_t end, float* logits) {
 #pragma omp parallel for schedule(static)
         for (int64_t n = begin; n < end; ++n)
@@ -79,7 +79,7 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
 inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, float* dweight, const float* inp,
                                         const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V,
                                         float scale, bool accumulate = true) {
-    const Timed timed(dev, "classifier_forward_backward", 6 * product(N, C, V), 0);
+    const Timed timed(dev, "classifier_forward_backward", 6 * prod(N, C, V), 0);
     using enum gemm::Order;
     classifier::each_chunk(dev, inp, weight, N, C, V, [=, &dev](int64_t begin, int64_t end, float* logits) {
 #pragma omp parallel for schedule(static)
@@ -89,9 +89,9 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
             simd::map(row, V, [=](simd::vfloat e, int64_t, int64_t) { return e * factor; });
             row[targets[n]] -= scale;
         }
-        gemm::multiply<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C,
-                                        gemm::Store::set);
-        gemm::multiply<k_first, k_first>(dev, V, C, end - begin, logits, V, inp + begin * C, C, dweight, C,
-                                         accumulate || begin > 0 ? gemm::Store::add : gemm::Store::past_caches);
+        gemm::matmul<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C,
+                                      gemm::Store::set);
+        gemm::matmul<k_first, k_first>(dev, V, C, end - begin, logits, V, inp + begin * C, C, dweight, C,
+                                       accumulate || begin > 0 ? gemm::Store::add : gemm::Store::past_caches);
     });
 }

@@ -39,7 +39,7 @@ template <class T>
 void embedding_forward(Cuda& dev, T* out, const int32_t* tokens, const T* wte, const T* wpe, int64_t B, int64_t seq,
                        int64_t C) {
     const int64_t N = B * seq;
-    const Timed timed(dev, "embedding_forward", 0, 3 * product(N, C, sizeof(T)));
+    const Timed timed(dev, "embedding_forward", 0, 3 * prod(N, C, sizeof(T)));
     if (N == 0 || C == 0) return;
     constexpr unsigned rows = 8;
     const auto launch = [&]<int V>() {
@@ -213,7 +213,7 @@ template <class T>
 void embedding_backward(Cuda& dev, float* dwte, float* dwpe, const T* dout, const int32_t* tokens, int64_t B,
                         int64_t seq, int64_t C) {
     const int64_t N = B * seq, chunks = (N + chunk_rows - 1) / chunk_rows;
-    const Timed timed(dev, "embedding_backward", 0, 2 * product(N, C, sizeof(T)) + 2 * product(N + seq, C, 4));
+    const Timed timed(dev, "embedding_backward", 0, 2 * prod(N, C, sizeof(T)) + 2 * prod(N + seq, C, 4));
     if (N == 0 || C == 0) return;
     const int64_t list = (N + 3) / 4 * 4;  // the partial sums after the lists stay aligned
     int32_t* const sorted = reinterpret_cast<int32_t*>(dev.scratch(4 * list + chunks * 2 * C));

@@ -8,7 +8,7 @@
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const float* wte, const float* wpe,
                               int64_t B, int64_t T, int64_t C) {
-    const Timed timed(dev, "embedding_forward", 0, 8 * product(B, T, C));
+    const Timed timed(dev, "embedding_forward", 0, 8 * prod(B, T, C));
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < B * T; ++row) {
         const float *const token = wte + tokens[row] * C, *const position = wpe + row % T * C;
@@ -27,7 +27,7 @@ inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const
 // dwte are prefetched for writing.
 inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
                                int64_t T, int64_t C) {
-    const Timed timed(dev, "embedding_backward", 0, 12 * product(B, T, C));
+    const Timed timed(dev, "embedding_backward", 0, 12 * prod(B, T, C));
     const int64_t strips = gemm::ceil_div(C, simd::W);
     const auto row_of = [=](int64_t i) { return i % B * T + i / B; };
 #pragma omp parallel

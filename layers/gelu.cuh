@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(elements_block)
 // out (n) = gelu(inp), which it may be itself
 template <class T>
 void gelu_forward(Cuda& dev, T* out, const T* inp, int64_t n) {
-    const Timed timed(dev, "gelu_forward", 0, 2 * product(n, sizeof(T)));
+    const Timed timed(dev, "gelu_forward", 0, 2 * prod(n, sizeof(T)));
     launch_elements<T>(
         n,
         [&]<int V>(unsigned blocks) {
@@ -57,7 +57,7 @@ void gelu_forward(Cuda& dev, T* out, const T* inp, int64_t n) {
 // dinp (n) = dout * gelu'(inp); may be dout or inp itself
 template <class T>
 void gelu_backward(Cuda& dev, T* dinp, const T* inp, const T* dout, int64_t n) {
-    const Timed timed(dev, "gelu_backward", 0, 3 * product(n, sizeof(T)));
+    const Timed timed(dev, "gelu_backward", 0, 3 * prod(n, sizeof(T)));
     launch_elements<T>(
         n,
         [&]<int V>(unsigned blocks) {

@@ -66,14 +66,14 @@ static __global__ void __launch_bounds__(norm_threads)
 
 // s->loss += scale * sum of losses (n)
 inline void add_loss(Cuda& dev, StepStatus* s, const float* losses, int64_t n, double scale) {
-    const Timed timed(dev, "add_loss", 0, 4 * product(n));
+    const Timed timed(dev, "add_loss", 0, 4 * prod(n));
     LAUNCH(add_loss_kernel, 1, norm_threads, 0, dev.stream, s, losses, n, scale);
 }
 
 // Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params. s and params
 // are in device memory.
 inline void decide(Cuda& dev, StepStatus* s, const float* gradients, int64_t n, const UpdateParams* params) {
-    const Timed timed(dev, "global_norm", 0, 4 * product(n));
+    const Timed timed(dev, "global_norm", 0, 4 * prod(n));
     constexpr int64_t share = 16 * norm_threads;  // the least that is worth a block
     const int blocks = static_cast<int>(std::clamp<int64_t>(n / share, 1, most_norm_blocks));
     double* const partial = reinterpret_cast<double*>(dev.scratch(2 * blocks));

@@ -15,7 +15,7 @@ inline int64_t shared_floats(int64_t n) { return 2 * runs(n); }  // a double for
 // Runs of 4096 values are summed in fp32 lanes, and the runs' sums in double and in order, so the bits do not depend on
 // the number of threads.
 inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
-    const Timed timed(dev, "global_norm", 0, 4 * product(n));
+    const Timed timed(dev, "global_norm", 0, 4 * prod(n));
     using namespace simd;
     constexpr int64_t run = global_norm::run;
     const int64_t runs = global_norm::runs(n);

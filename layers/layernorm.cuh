@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
 template <bool CENTERED, bool RESIDUAL, class T>
 void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean, float* rstd, const T* inp,
                   const T* branch, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
-    const Timed timed(dev, name, 0, (RESIDUAL ? 4 : 2) * product(N, C, sizeof(T)));
+    const Timed timed(dev, name, 0, (RESIDUAL ? 4 : 2) * prod(N, C, sizeof(T)));
     if (N == 0 || C == 0) return;
     const auto launch = [&]<int WARPS, int V, int K>() {
         const unsigned rows = WARPS < 4 ? 4 / WARPS : 1;
@@ -304,7 +304,7 @@ static __global__ void __launch_bounds__(256)
 template <bool CENTERED, class T>
 void norm_backward(Cuda& dev, const char* name, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
                    const T* weight, const float* mean, const float* rstd, const T* dresidual, int64_t N, int64_t C) {
-    const Timed timed(dev, name, 0, (dresidual ? 4 : 3) * product(N, C, sizeof(T)));
+    const Timed timed(dev, name, 0, (dresidual ? 4 : 3) * prod(N, C, sizeof(T)));
     if (N == 0 || C == 0) return;
     const bool parameters = dweight || dbias;
     int64_t blocks = 0;
@@ -342,7 +342,7 @@ void layernorm_forward(Cuda& dev, T* out, float* mean, float* rstd, const T* inp
 
 // residual (N,C) = inp + branch        out, mean, rstd: layernorm_forward of residual, which may be inp or branch
 // itself
-// GPT-2 adds in the product instead (matmul_residual_forward): in bf16 product and norm then move 8 C bytes a token
+// GPT-2 adds in the matmul instead (matmul_residual_forward): in bf16 matmul and norm then move 8 C bytes a token
 // (inp in, residual out; residual in, out), with this 10 C (branch out; inp and branch in, residual and out).
 template <class T>
 void residual_layernorm_forward(Cuda& dev, T* residual, T* out, float* mean, float* rstd, const T* inp, const T* branch,

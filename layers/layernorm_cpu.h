@@ -113,7 +113,7 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
 template <class S>
 void layernorm_forward(Cpu& dev, S* out, float* mean, float* rstd, const S* inp, const std::type_identity_t<S>* weight,
                        const std::type_identity_t<S>* bias, int64_t N, int64_t C, float eps = 1e-5f) {
-    const Timed timed(dev, "layernorm_forward", 0, 2 * sizeof(S) * product(N, C));
+    const Timed timed(dev, "layernorm_forward", 0, 2 * sizeof(S) * prod(N, C));
     layernorm_cpu::forward<false, S>(nullptr, out, mean, rstd, inp, nullptr, weight, bias, N, C, eps);
 }
 
@@ -123,7 +123,7 @@ template <class S>
 void residual_layernorm_forward(Cpu& dev, S* residual, S* out, float* mean, float* rstd, const S* inp, const S* branch,
                                 const std::type_identity_t<S>* weight, const std::type_identity_t<S>* bias, int64_t N,
                                 int64_t C, float eps = 1e-5f) {
-    const Timed timed(dev, "residual_layernorm_forward", 0, 4 * sizeof(S) * product(N, C));
+    const Timed timed(dev, "residual_layernorm_forward", 0, 4 * sizeof(S) * prod(N, C));
     layernorm_cpu::forward<true, S>(residual, out, mean, rstd, inp, branch, weight, bias, N, C, eps);
 }
 
@@ -135,6 +135,6 @@ void layernorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_ident
                         std::type_identity_t<S>* dbias, const S* dout, const S* inp,
                         const std::type_identity_t<S>* weight, const float* mean, const float* rstd,
                         const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
-    const Timed timed(dev, "layernorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * product(N, C));
+    const Timed timed(dev, "layernorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * prod(N, C));
     norm_cpu::backward<true, S>(dev, dinp, dweight, dbias, dout, inp, weight, mean, rstd, dresidual, N, C);
 }

@@ -99,12 +99,12 @@ void add_column_sums(Cuda& dev, float* dbias, const T* dout, int64_t N, int64_t 
 template <class T>
 void linear_forward(Cuda& dev, T* out, const T* inp, const T* weight, const T* bias, const T* residual, int64_t N,
                     int64_t C, int64_t OC) {
-    Product<T, T> p{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
+    Matmul<T, T> p{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
     if (residual) p.beta = 1, p.c = residual;
-    const Product<T, T> without_bias = p;
+    const Matmul<T, T> without_bias = p;
     if (bias) p.epilogue = CUBLASLT_EPILOGUE_BIAS, p.bias = bias;
-    if (bias && try_multiply(dev, p)) return;
-    multiply(dev, without_bias);
+    if (bias && try_matmul(dev, p)) return;
+    matmul(dev, without_bias);
     if (bias) add_bias(dev, out, bias, N, OC);
 }
 
@@ -112,23 +112,23 @@ void linear_forward(Cuda& dev, T* out, const T* inp, const T* weight, const T* b
 template <class T>
 void linear_parameters_backward(Cuda& dev, float* dweight, float* dbias, const T* dout, const T* inp, int64_t N,
                                 int64_t C, int64_t OC, bool accumulate) {
-    const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_backward_weight", 2 * prod(N, C, OC), 0);
     if (N == 0) return accumulate ? void() : zero(dev, dweight, OC * C);
-    Product<T, float> p{.out = dweight,
-                        .a = dout,
-                        .b = inp,
-                        .M = OC,
-                        .N = C,
-                        .K = N,
-                        .a_transposed = true,
-                        .beta = accumulate ? 1.0f : 0.0f};
-    if (!dbias) return multiply(dev, p);
-    const Product<T, float> weight_alone = p;
+    Matmul<T, float> p{.out = dweight,
+                       .a = dout,
+                       .b = inp,
+                       .M = OC,
+                       .N = C,
+                       .K = N,
+                       .a_transposed = true,
+                       .beta = accumulate ? 1.0f : 0.0f};
+    if (!dbias) return matmul(dev, p);
+    const Matmul<T, float> weight_alone = p;
     float* const sums = dev.scratch(OC);
     // dout is a factor that is on the chip: its sums cost no memory access, so DGELU_BGRAD before it would save none
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB, p.a_sums = sums;
-    if (try_multiply(dev, p)) return add_parts(dev, dbias, sums, 1, OC);
-    multiply(dev, weight_alone);
+    if (try_matmul(dev, p)) return add_parts(dev, dbias, sums, 1, OC);
+    matmul(dev, weight_alone);
     add_column_sums(dev, dbias, dout, N, OC);
 }
 
@@ -136,7 +136,7 @@ void linear_parameters_backward(Cuda& dev, float* dweight, float* dbias, const T
 template <class T>
 void matmul_forward(Cuda& dev, T* out, const T* inp, const T* weight, const std::type_identity_t<T>* bias, int64_t N,
                     int64_t C, int64_t OC) {
-    const Timed timed(dev, "matmul_forward", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_forward", 2 * prod(N, C, OC), 0);
     if (N > 0) linear_forward<T>(dev, out, inp, weight, bias, nullptr, N, C, OC);
 }
 
@@ -148,8 +148,8 @@ void matmul_backward(Cuda& dev, T* dinp, float* dweight, float* dbias, const T* 
                      int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
     linear_parameters_backward(dev, dweight, dbias, dout, inp, N, C, OC, accumulate);
     if (N == 0) return;
-    const Timed timed(dev, "matmul_backward_input", 2 * product(N, C, OC), 0);
-    multiply(dev, Product<T, T>{.out = dinp, .a = dout, .b = weight, .M = N, .N = C, .K = OC});
+    const Timed timed(dev, "matmul_backward_input", 2 * prod(N, C, OC), 0);
+    matmul(dev, Matmul<T, T>{.out = dinp, .a = dout, .b = weight, .M = N, .N = C, .K = OC});
 }
 
 // pre (N,OC) = inp · weightᵀ + bias        out (N,OC) = gelu(pre), of pre before it is rounded where that is fused
@@ -158,10 +158,10 @@ void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weigh
                          int64_t OC) {
     if (N == 0) return;
     {
-        const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
-        Product<T, T> fused{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
+        const Timed timed(dev, "matmul_gelu_forward", 2 * prod(N, C, OC), 0);
+        Matmul<T, T> fused{.out = out, .a = inp, .b = weight, .M = N, .N = OC, .K = C, .b_transposed = true};
         fused.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS, fused.bias = bias, fused.aux = pre;
-        if (fuses_gelu<T>(dev) && try_multiply(dev, fused)) return;
+        if (fuses_gelu<T>(dev) && try_matmul(dev, fused)) return;
         linear_forward<T>(dev, pre, inp, weight, bias, nullptr, N, C, OC);
     }
     gelu_forward(dev, out, pre, N * OC);
@@ -173,12 +173,12 @@ void linear_gelu_input_backward(Cuda& dev, T* dpre, const T* dout, const T* pre,
                                 int64_t OC) {
     if (N == 0) return;
     {
-        const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
-        const Product<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
-        Product<T, T> fused = plain;
+        const Timed timed(dev, "matmul_gelu_backward_input", 2 * prod(N, C, OC), 0);
+        const Matmul<T, T> plain{.out = dpre, .a = dout, .b = weight, .M = N, .N = C, .K = OC};
+        Matmul<T, T> fused = plain;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU, fused.aux = pre;
-        if (fuses_gelu<T>(dev) && try_multiply(dev, fused)) return;
-        multiply(dev, plain);
+        if (fuses_gelu<T>(dev) && try_matmul(dev, fused)) return;
+        matmul(dev, plain);
     }
     gelu_backward(dev, dpre, pre, dpre, N * C);
 }
@@ -198,6 +198,6 @@ void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, cons
 template <class T>
 void matmul_residual_forward(Cuda& dev, T* out, const T* inp, const T* weight, const T* bias, const T* residual,
                              int64_t N, int64_t C, int64_t OC) {
-    const Timed timed(dev, "matmul_residual_forward", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_residual_forward", 2 * prod(N, C, OC), 0);
     if (N > 0) linear_forward<T>(dev, out, inp, weight, bias, residual, N, C, OC);
 }

@@ -1,16 +1,16 @@
-// Linear layers on the Cpu: each is one matmul (device/cpu/gemm/multiply.h) whose epilogue runs while a tile is in L1.
+// Linear layers on the Cpu: each is one matmul (device/cpu/gemm/matmul.h) whose epilogue runs while a tile is in L1.
 #pragma once
 
 #include "layers/gelu_cpu.h"
 #include "layers/matmul.h"
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 
 // out (N,OC) = inp (N,C) · weight (OC,C)ᵀ + bias (OC)
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
-    const Timed timed(dev, "matmul_forward", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_forward", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_last, k_last>(
+    gemm::matmul<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
             if (bias)
                 simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
@@ -22,18 +22,18 @@ inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* 
 // dinp = dout · weight
 inline void matmul_backward_input(Cpu& dev, float* dinp, const float* dout, const float* weight, int64_t N, int64_t C,
                                   int64_t OC) {
-    const Timed timed(dev, "matmul_backward_input", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_backward_input", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, gemm::Store::set);
+    gemm::matmul<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dinp, C, gemm::Store::set);
 }
 
 // dweight += doutᵀ · inp, = unless accumulate        dbias += sum over rows of dout        (dbias may be null)
 inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const float* dout, const float* inp,
                                    int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
-    const Timed timed(dev, "matmul_backward_weight", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_backward_weight", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C,
-                                     accumulate ? gemm::Store::add : gemm::Store::past_caches, {}, dbias);
+    gemm::matmul<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C,
+                                   accumulate ? gemm::Store::add : gemm::Store::past_caches, {}, dbias);
 }
 
 inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
@@ -45,18 +45,18 @@ inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias,
 // pre = inp · weightᵀ + bias        out = gelu(pre)
 inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* inp, const float* weight,
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
-    const Timed timed(dev, "matmul_gelu_forward", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_gelu_forward", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
     const bool past = past_caches(out, N, OC);
-    gemm::multiply<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
-            if (!past) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
-            simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
-                store_row(out + n * OC + o + i, gelu(x), left, past);
-                return x;
-            });
-        });
+    gemm::matmul<k_last, k_last>(dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set,
+                                 [=](int64_t n, int64_t o, int64_t lanes) {
+                                     if (!past) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
+                                     simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                                         const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
+                                         store_row(out + n * OC + o + i, gelu(x), left, past);
+                                         return x;
+                                     });
+                                 });
 }
 
 // dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
@@ -65,9 +65,9 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
                                  const float* inp, float* pre, const float* weight, int64_t N, int64_t C, int64_t OC,
                                  bool accumulate = true) {
     {
-        const Timed timed(dev, "matmul_gelu_backward_input", 2 * product(N, C, OC), 0);
+        const Timed timed(dev, "matmul_gelu_backward_input", 2 * prod(N, C, OC), 0);
         using enum gemm::Order;
-        gemm::multiply<k_last, k_first>(
+        gemm::matmul<k_last, k_first>(
             dev, N, C, OC, dout, OC, weight, C, dpre, C, gemm::Store::set, [=](int64_t n, int64_t c, int64_t lanes) {
                 float* const x = pre + n * C + c;
                 prefetch_range(x + lanes, lanes);
@@ -84,9 +84,9 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
 // out = residual + inp · weightᵀ + bias
 inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias,
                                     const float* residual, int64_t N, int64_t C, int64_t OC) {
-    const Timed timed(dev, "matmul_residual_forward", 2 * product(N, C, OC), 0);
+    const Timed timed(dev, "matmul_residual_forward", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
-    gemm::multiply<k_last, k_last>(
+    gemm::matmul<k_last, k_last>(
         dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
             prefetch_range(residual + n * OC + o + lanes, lanes);
             simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {

@@ -122,31 +122,31 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
         x, w.momentum, w.grad);
     for (int step = 0; step < steps; ++step) {
         // A = X Xᵀ, or Xᵀ X        P = c3 A + c5 A²        X = c1 X + P X, or c1 X + X P
-        multiply(dev, Product<T, T>{.out = gram,
-                                    .a = x,
-                                    .b = x,
-                                    .M = n,
-                                    .N = n,
-                                    .K = size / n,
-                                    .a_transposed = tall,
-                                    .b_transposed = !tall});
-        multiply(dev, Product<T, T>{.out = poly,
-                                    .a = gram,
-                                    .b = gram,
-                                    .M = n,
-                                    .N = n,
-                                    .K = n,
-                                    .alpha = static_cast<float>(c5),
-                                    .beta = static_cast<float>(c3),
-                                    .c = gram});
-        multiply(dev, Product<T, T>{.out = next,
-                                    .a = tall ? x : poly,
-                                    .b = tall ? poly : x,
-                                    .M = w.rows,
-                                    .N = w.cols,
-                                    .K = n,
-                                    .beta = static_cast<float>(c1),
-                                    .c = x});
+        matmul(dev, Matmul<T, T>{.out = gram,
+                                 .a = x,
+                                 .b = x,
+                                 .M = n,
+                                 .N = n,
+                                 .K = size / n,
+                                 .a_transposed = tall,
+                                 .b_transposed = !tall});
+        matmul(dev, Matmul<T, T>{.out = poly,
+                                 .a = gram,
+                                 .b = gram,
+                                 .M = n,
+                                 .N = n,
+                                 .K = n,
+                                 .alpha = static_cast<float>(c5),
+                                 .beta = static_cast<float>(c3),
+                                 .c = gram});
+        matmul(dev, Matmul<T, T>{.out = next,
+                                 .a = tall ? x : poly,
+                                 .b = tall ? poly : x,
+                                 .M = w.rows,
+                                 .N = w.cols,
+                                 .K = n,
+                                 .beta = static_cast<float>(c1),
+                                 .c = x});
         std::swap(x, next);
     }
     launch_elements<T>(
@@ -168,7 +168,7 @@ inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrice
                         const StepStatus* status) {
     double flops = 0;  // per step: the Gram matrix, its square, the matmul with X
     for (const auto& w : matrices) {
-        const double n = product(std::min(w.rows, w.cols)), k = product(std::max(w.rows, w.cols));
+        const double n = prod(std::min(w.rows, w.cols)), k = prod(std::max(w.rows, w.cols));
         flops += muon::steps * 2 * (2 * n * n * k + n * n * n);
     }
     const Timed timed(dev, "muon_update", flops, 0);

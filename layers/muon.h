@@ -56,8 +56,8 @@ void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, cons
         const T norm = std::max(std::sqrt(squares), T(muon::smallest_norm));
         for (T& value : x) value /= norm;
         for (int step = 0; step < muon::steps; ++step) {
-            const auto product = [&](std::vector<T>& out, const std::vector<T>& p, const std::vector<T>& q, int64_t K,
-                                     bool q_transposed, int64_t columns) {
+            const auto matmul = [&](std::vector<T>& out, const std::vector<T>& p, const std::vector<T>& q, int64_t K,
+                                    bool q_transposed, int64_t columns) {
                 for (int64_t i = 0; i < n; ++i)
                     for (int64_t j = 0; j < columns; ++j) {
                         T sum = 0;
@@ -67,10 +67,10 @@ void muon_update(Reference<T>&, const std::vector<MuonMatrix<T>>& matrices, cons
                         out[static_cast<size_t>(i * columns + j)] = sum;
                     }
             };
-            product(gram, x, x, k, true, n);
-            product(poly, gram, gram, n, false, n);
+            matmul(gram, x, x, k, true, n);
+            matmul(poly, gram, gram, n, false, n);
             for (size_t i = 0; i < poly.size(); ++i) poly[i] = T(muon::c3) * gram[i] + T(muon::c5) * poly[i];
-            product(next, poly, x, n, false, k);
+            matmul(next, poly, x, n, false, k);
             for (size_t i = 0; i < x.size(); ++i) x[i] = T(muon::c1) * x[i] + next[i];
         }
         const T rate = T(params->muon_lr * muon::stretch(w.rows, w.cols)),

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <vector>
 
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 #include "layers/muon.h"
 #include "device/cpu/simd.h"
 
@@ -27,13 +27,14 @@ static_assert(stages[0] + stages[1] == steps);
 
 // c (n,n) = A (n,K) · B (K,n), known to be symmetric: computes the lower triangle in strips of rows and mirrors it.
 template <Order A, Order B>
-void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
+void multiply_symmetric(MatmulKind matmul_kind, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
                         const float* b, int64_t ldb, float* c) {
-    const int64_t strip = products == Products::fma ? 4 * gemm::MR : 256;  // else B, packed anew for each, costs more
+    const int64_t strip =
+        matmul_kind == MatmulKind::fma ? 4 * gemm::MR : 256;  // else B, packed anew for each, costs more
     for (int64_t begin = 0; begin < n; begin += strip) {
         const int64_t end = std::min(n, begin + strip);
-        gemm::block_in<A, B>(products, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c, n,
-                             gemm::Store::set, {}, nullptr);
+        gemm::block_in<A, B>(matmul_kind, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c,
+                             n, gemm::Store::set, {}, nullptr);
         for (int64_t i = begin; i < end; ++i)
             for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
     }
@@ -41,16 +42,16 @@ void multiply_symmetric(Products products, float* scratch, int64_t n, int64_t K,
 
 // FLOPs of one matrix's update; a symmetric matmul counts half.
 inline double flops(int64_t rows, int64_t cols) {
-    const double n = product(std::min(rows, cols)), k = product(std::max(rows, cols));
+    const double n = prod(std::min(rows, cols)), k = prod(std::max(rows, cols));
     double sum = 0;
     for (const int stage : stages) sum += 3 * n * n * k + (4 * stage - 3) * n * n * n;
     return sum;
 }
 
 // Floats of scratch memory for one matrix.
-inline int64_t scratch_floats(Products products, int64_t rows, int64_t cols) {
+inline int64_t scratch_floats(MatmulKind matmul_kind, int64_t rows, int64_t cols) {
     const int64_t n = std::min(rows, cols);
-    return gemm::scratch_floats(products) + 2 * rows * cols + 4 * n * n;
+    return gemm::scratch_floats(matmul_kind) + 2 * rows * cols + 4 * n * n;
 }
 
 // Floats of scratch memory for each thread, given the floats for each matrix: thread t begins with the t-th largest
@@ -61,13 +62,13 @@ inline std::vector<int64_t> thread_floats(std::vector<int64_t> of_matrices, int6
     return of_matrices;
 }
 
-inline void update(Products asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
+inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
                    float grad_scale) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     const bool tall = w.rows > w.cols;
-    const Products products = gemm::chosen(asked, n, n);
+    const MatmulKind matmul_kind = gemm::chosen(asked, n, n);
     float* const scratch = memory;
-    float* x = memory + gemm::scratch_floats(products);
+    float* x = memory + gemm::scratch_floats(matmul_kind);
     float* next = x + size;
     float *const gram = next + size, *const poly = gram + n * n;
     float *total = poly + n * n, *temporary = total + n * n;
@@ -88,13 +89,14 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
     simd::map(x, size, [=](vfloat u, int64_t, int64_t) { return u * inverse; });
 
     const auto square = [&](float* out, const float* a, const float* b) {  // (n,n) = a · b
-        multiply_symmetric<Order::k_last, Order::k_first>(products, scratch, n, n, a, n, b, n, out);
+        multiply_symmetric<Order::k_last, Order::k_first>(matmul_kind, scratch, n, n, a, n, b, n, out);
     };
     for (const int stage : stages) {
         if (tall)  // A = Xᵀ X
-            multiply_symmetric<Order::k_first, Order::k_first>(products, scratch, n, w.rows, x, n, x, n, gram);
+            multiply_symmetric<Order::k_first, Order::k_first>(matmul_kind, scratch, n, w.rows, x, n, x, n, gram);
         else  // A = X Xᵀ
-            multiply_symmetric<Order::k_last, Order::k_last>(products, scratch, n, w.cols, x, w.cols, x, w.cols, gram);
+            multiply_symmetric<Order::k_last, Order::k_last>(matmul_kind, scratch, n, w.cols, x, w.cols, x, w.cols,
+                                                             gram);
         for (int step = 0; step < stage; ++step) {
             if (step > 0) {  // A = P A P
                 square(temporary, poly, gram);
@@ -114,9 +116,9 @@ inline void update(Products asked, float* memory, const MuonMatrix<float>& w, co
             }
         }
         const float *const left_factor = tall ? x : total, *const right = tall ? total : x;
-        gemm::block_in<Order::k_last, Order::k_first>(products, scratch, gemm::Range{0, w.rows}, gemm::Range{0, w.cols},
-                                                      n, left_factor, n, right, w.cols, next, w.cols, gemm::Store::set,
-                                                      {}, nullptr);
+        gemm::block_in<Order::k_last, Order::k_first>(matmul_kind, scratch, gemm::Range{0, w.rows},
+                                                      gemm::Range{0, w.cols}, n, left_factor, n, right, w.cols, next,
+                                                      w.cols, gemm::Store::set, {}, nullptr);
         std::swap(x, next);
     }
     const float shrink = static_cast<float>(1 - params.muon_lr * params.weight_decay);
@@ -140,7 +142,7 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (const auto& w : matrices) flops += muon::flops(w.rows, w.cols);
     const Timed timed(dev, "muon_update", flops, 0);
     std::vector<int64_t> floats;
-    for (const auto& w : matrices) floats.push_back(muon::scratch_floats(dev.products, w.rows, w.cols));
+    for (const auto& w : matrices) floats.push_back(muon::scratch_floats(dev.matmul_kind, w.rows, w.cols));
     dev.reserve(CpuScratch{muon::thread_floats(floats, omp_get_max_threads())});
     std::vector<size_t> largest_first(matrices.size());
     std::iota(largest_first.begin(), largest_first.end(), size_t{0});
@@ -151,6 +153,6 @@ inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices
     for (size_t i = static_cast<size_t>(omp_get_thread_num()); i < matrices.size();
          i = static_cast<size_t>(omp_get_num_threads()) + taken++) {
         const size_t matrix = largest_first[i];
-        muon::update(dev.products, dev.scratch(floats[matrix]), matrices[matrix], *params, grad_scale);
+        muon::update(dev.matmul_kind, dev.scratch(floats[matrix]), matrices[matrix], *params, grad_scale);
     }
 }

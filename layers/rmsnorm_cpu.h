@@ -49,7 +49,7 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
 template <class S>
 void rmsnorm_forward(Cpu& dev, S* out, float* rrms, const S* inp, const std::type_identity_t<S>* weight, int64_t N,
                      int64_t C, float eps = 1e-6f) {
-    const Timed timed(dev, "rmsnorm_forward", 0, 2 * sizeof(S) * product(N, C));
+    const Timed timed(dev, "rmsnorm_forward", 0, 2 * sizeof(S) * prod(N, C));
     rmsnorm_cpu::forward<false, S>(nullptr, out, rrms, inp, nullptr, weight, N, C, eps);
 }
 
@@ -58,7 +58,7 @@ void rmsnorm_forward(Cpu& dev, S* out, float* rrms, const S* inp, const std::typ
 template <class S>
 void residual_rmsnorm_forward(Cpu& dev, S* residual, S* out, float* rrms, const S* inp, const S* branch,
                               const std::type_identity_t<S>* weight, int64_t N, int64_t C, float eps = 1e-6f) {
-    const Timed timed(dev, "residual_rmsnorm_forward", 0, 4 * sizeof(S) * product(N, C));
+    const Timed timed(dev, "residual_rmsnorm_forward", 0, 4 * sizeof(S) * prod(N, C));
     rmsnorm_cpu::forward<true, S>(residual, out, rrms, inp, branch, weight, N, C, eps);
 }
 
@@ -69,6 +69,6 @@ template <class S>
 void rmsnorm_backward(Cpu& dev, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight, const S* dout,
                       const S* inp, const std::type_identity_t<S>* weight, const float* rrms,
                       const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
-    const Timed timed(dev, "rmsnorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * product(N, C));
+    const Timed timed(dev, "rmsnorm_backward", 0, (dresidual ? 4 : 3) * sizeof(S) * prod(N, C));
     norm_cpu::backward<false, S>(dev, dinp, dweight, nullptr, dout, inp, weight, nullptr, rrms, dresidual, N, C);
 }

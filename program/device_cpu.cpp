@@ -13,20 +13,22 @@
 
 namespace {
 
-Products products(const Options& options) { return options.matmul == "bf16" ? Products::bf16 : Products::fp32; }
+MatmulKind matmul_kind(const Options& options) {
+    return options.matmul == "bf16" ? MatmulKind::bf16 : MatmulKind::fp32;
+}
 
 CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
     return gpt2_scratch(
         config,
         {.B = B, .T = T, .keep = keep, .muon = options.optimizer == "muon", .losses = options.command != "generate"},
-        products(options), omp_get_max_threads());
+        matmul_kind(options), omp_get_max_threads());
 }
 
 }  // namespace
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
                         const std::string& remedy) {
-    if (products(options) == Products::bf16 && !gemm::has_bf16)
+    if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
     // With Muon the matrices' second moments are zeros that are never written, and take no memory.
@@ -40,7 +42,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
-    Cpu cpu(products(options));
+    Cpu cpu(matmul_kind(options));
     cpu.reserve(scratch(options, config, B, T, keep));
     return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
 }
@@ -49,7 +51,7 @@ std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int
     return first_nonfinite(dynamic_cast<GPT2<Cpu>&>(model), x, y, B, T, scale);
 }
 
-double measured_peak_flops(const Options& options) { return measure_peak(products(options), quick); }
+double measured_peak_flops(const Options& options) { return measure_peak(matmul_kind(options), quick); }
 
 double peak_flops(const Options& options) { return measured_peak_flops(options); }
 
@@ -58,7 +60,7 @@ double peak_bytes() { return measure_copy_bandwidth(); }
 bool on_gpu() { return false; }
 
 std::string device_features() {
-    const bool amx = gemm::chosen(Products::fp32, 1024, 1024) == Products::split;
+    const bool amx = gemm::chosen(MatmulKind::fp32, 1024, 1024) == MatmulKind::split;
     return "CPU; matmuls in fp32 (" + std::string(amx ? "AMX" : "FMA") + ")" +
            (gemm::has_bf16 ? " and bf16" : ", bf16 not built in");
 }

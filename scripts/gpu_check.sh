@@ -3,7 +3,7 @@
 #   build      train_gpt2cu for this GPU, and the kernels' ladders
 #   test       the tests of the kernels and of the model, built and run
 #   steps      whole steps of GPT-2 124M timed, PyTorch's beside them
-#   ladders    every kernel timed, from naive to production, beside a copy or the peak of products measured there
+#   ladders    every kernel timed, from naive to production, beside a copy or the peak of matmuls measured there
 #   sanitize   NVIDIA's compute-sanitizer over the tests of the model, its small dump among them, and of each layer
 #   scripts/gpu_check.sh [PART…]     all of them unless given
 # Measurements go to dev/results/GPU-PART.txt. What is missing is skipped, with the reason, and what fails does not keep

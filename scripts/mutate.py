@@ -51,15 +51,15 @@ class Run:
         return tuple(f'{BUILD}/{unit}.o' for unit in self.units) + own
 
 
-GEMM = ('device/cpu/gemm/multiply',)
+GEMM = ('device/cpu/gemm/matmul',)
 ATTENTION = ('layers/attention_cpu',)
 SLOW_MATMUL = 'Matmul.ManyBlocks:Matmul.BitsDoNot*:*PastTheCaches*:*MakesItsInputAgain*'
-MULTIPLY = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
+MATMUL = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
             Run('device/matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
             Run('layers/attention_test', '*', ATTENTION, alone=True),
             Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
 # One test calls some of the kernels itself: its own object is rebuilt, too.
-KERNELS = MULTIPLY + [Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*')]
+KERNELS = MATMUL + [Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*')]
 READING = ('io/model/checkpoint_reading',)
 
 # Of each source: how many mutants, and the tests that should notice them, the cheapest first.
@@ -68,7 +68,7 @@ TABLE = {
     'device/cpu/gemm/packing.h': (8, KERNELS),
     'device/cpu/gemm/sizes.h': (4, KERNELS),
     'device/cpu/gemm/tile.h': (6, KERNELS),
-    'device/cpu/gemm/multiply.cpp': (16, [MULTIPLY[i] for i in (0, 1, 3)]),
+    'device/cpu/gemm/matmul.cpp': (16, [MATMUL[i] for i in (0, 1, 3)]),
     'layers/matmul_cpu.h': (10, [Run('layers/matmul_test', '-' + SLOW_MATMUL),
                                 Run('layers/matmul_test', '*PastTheCaches*:*MakesItsInputAgain*')]),
     'layers/attention_cpu.cpp': (32, [Run('layers/attention_test', '*', ATTENTION, alone=True)]),

@@ -68,7 +68,7 @@ def draw(path):
     bound = [r for r in rows if r not in matmul and r not in steps]
     flops, memory = [r for r in bound if r["unit"] == "GFLOP/s"], [r for r in bound if r["unit"] != "GFLOP/s"]
     columns = [
-        [("Matrix products (rows × outputs × inputs): share of the FMA peak", matmul, "matmul ")],
+        [("Matmuls (rows × outputs × inputs): share of the FMA peak", matmul, "matmul ")],
         [
             ("Whole training steps: share of the FMA peak", steps, "step "),
             ("Layers bound by arithmetic: share of the FMA peak", flops, ""),

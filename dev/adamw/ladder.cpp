@@ -72,7 +72,7 @@ void climb(Ladder& ladder) {
     const auto &param = ladder.updated("param", {N}), &grad = ladder.input({N}), &m = ladder.updated("m", {N}),
                &v = ladder.updated("v", {N}, 1, 0, 1);
     float* const between = ladder.scratch({N});
-    ladder.pass("update", bytes(28 * product(N)), {&param, &m, &v}, [&](auto& dev) {
+    ladder.pass("update", bytes(28 * prod(N)), {&param, &m, &v}, [&](auto& dev) {
         const StepStatus unclipped{.grad_scale = 1, .apply = 1};
         adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), N, &params, true, &unclipped);
     });

@@ -81,7 +81,7 @@ void climb(Ladder& ladder) {
     to_device(dev, status.get(), &unclipped, 1);
     const auto device_params = cuda_allocate<UpdateParams>(1);
     to_device(dev, device_params.get(), &params, 1);
-    ladder.pass("update", bytes(28 * product(n)), {&param, &m, &v}, [&](Reference<double>& d) {
+    ladder.pass("update", bytes(28 * prod(n)), {&param, &m, &v}, [&](Reference<double>& d) {
         adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, &params, true, &unclipped);
     });
     ladder.rung("naive", "a kernel for each formula", [&] {

@@ -1,7 +1,7 @@
 // The ladder of causal attention: out = softmax(q kᵀ / sqrt(hs), keys up to the query only) v, for each head by itself.
 //
-// Two products of T x T x hs multiply-adds, and between them a softmax on T x T scores. The scores are the matter: for
-// T = 1024 they are 4 MiB a head, and of the products' operands 256 KiB each. Who writes them to memory waits for it.
+// Two matmuls of T x T x hs FMAs, and between them a softmax on T x T scores. The scores are the matter: for
+// T = 1024 they are 4 MiB a head, and of the matmuls' operands 256 KiB each. Who writes them to memory waits for it.
 #include "dev/ladder.h"
 #include "layers/attention_cpu.h"
 
@@ -96,7 +96,7 @@ void forward_rows(const Tensors& x) {
     }
 }
 
-// 3. Blocks (Dao et al. 2022). A tile of the matrix product (dev/matmul) makes MR queries' scores with NR keys at once,
+// 3. Blocks (Dao et al. 2022). A tile of the matmul (dev/matmul) makes MR queries' scores with NR keys at once,
 // so keys and values are loaded once for MR queries. These scores are used up before the next are made: each row keeps
 // the largest score so far, the sum of e^(score - largest) and the sum of that times v. Where a larger score comes,
 // both sums are scaled by e^(largest before - largest now). Nothing as long as T is left.
@@ -216,7 +216,7 @@ void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, 
 }
 
 // 2. p of one score at a time from logsumexp, which is all that the forward has to keep; and rowsum(p * dp) is
-// dout·out, known before any dp is. So nothing is T x T. Vectors for the five products of a query and a key, heads
+// dout·out, known before any dp is. So nothing is T x T. Vectors for the five dot products of a query and a key, heads
 // shared out.
 void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
     std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
@@ -259,7 +259,7 @@ void climb(Ladder& ladder) {
     float *const p = ladder.scratch({T, T}), *const dp = ladder.scratch({T, T});
     const Tensors x{out, logsumexp, qkv, B, T, NH, hs};
     Cpu cpu;
-    ladder.pass("forward", flops(2 * product(B, T, T + 1, C)), {&out, &logsumexp},
+    ladder.pass("forward", flops(2 * prod(B, T, T + 1, C)), {&out, &logsumexp},
                 [&](auto& dev) { attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), B, T, C, NH); });
     ladder.rung("naive", "whole matrices, T x T scores a head", [&] { forward_naive(x, p); });
     ladder.rung("rows", "a query at a time, only the keys that it sees", [&] { forward_rows(x); });
@@ -273,12 +273,12 @@ void climb(Ladder& ladder) {
     });
     const auto &dout = ladder.input({B, T, C}), &dqkv = ladder.output("dqkv", {B, T, 3, C}, T);
     const Tensors saved{saved_out, saved_sum, qkv, B, T, NH, hs};
-    ladder.pass("backward", flops(5 * product(B, T, T + 1, C)), {&dqkv}, [&](auto& dev) {
+    ladder.pass("backward", flops(5 * prod(B, T, T + 1, C)), {&dqkv}, [&](auto& dev) {
         attention_backward(dev, dqkv.on(dev), dout.on(dev), saved_out.on(dev), qkv.on(dev), saved_sum.on(dev), B, T, C,
                            NH);
     });
     ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
     ladder.rung("rows", "a query and a key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
-    ladder.production("layers/attention_cpu.cpp: matrix products on blocks");
+    ladder.production("layers/attention_cpu.cpp: matmuls on blocks");
     ladder.run();
 }

@@ -44,7 +44,7 @@ void climb(Ladder& ladder) {
     const CudaBuffer<float> probabilities = cuda_allocate<float>(B * NH * T * T),
                             dscores = cuda_allocate<float>(B * NH * T * T);
 
-    const double work = product(B, T, T + 1, C);
+    const double work = prod(B, T, T + 1, C);
     const auto forward = [&, C](const auto& out, const auto& logsumexp) {
         return
             [&, C](Reference<double>& d) { attention_forward(d, out.on(d), logsumexp.on(d), qkv.on(d), B, T, C, NH); };

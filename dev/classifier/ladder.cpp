@@ -1,5 +1,5 @@
 // The ladder of softmax and cross-entropy: a row of V logits becomes its loss and, in place, its gradient. (The
-// products around it are matmul's ladder; the program fuses all three in layers/classifier_cpu.h.)
+// matmuls around it are matmul's ladder; the program fuses all three in layers/classifier_cpu.h.)
 //
 // A row of GPT-2's vocabulary is 200 KB: too large for L1, at home in L2. Each pass over it that falls away counts, and
 // so does each nanosecond of e^x.
@@ -118,7 +118,7 @@ void climb(Ladder& ladder) {
     const int32_t* const targets = random.data();
     const float scale = 1 / static_cast<float>(N);
     float* const probabilities = ladder.scratch({N, V});
-    ladder.pass("loss and gradient", bytes(8 * product(N, V)), {&logits, &losses}, [&](auto& dev) {
+    ladder.pass("loss and gradient", bytes(8 * prod(N, V)), {&logits, &losses}, [&](auto& dev) {
         cross_entropy(dev, logits.on(dev), losses.on(dev), targets, static_cast<double>(scale), N, V);
     });
     ladder.rung("naive", "probabilities in memory of their own, exp of the C library",

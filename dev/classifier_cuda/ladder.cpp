@@ -18,7 +18,7 @@ void climb(Ladder& ladder) {
     const CudaBuffer<int32_t> on_device = cuda_allocate<int32_t>(N);
     to_device(cuda.dev, on_device.get(), targets.data(), N);
 
-    ladder.pass("loss and gradient", bytes(8 * product(N, V)), {&logits, &losses},
+    ladder.pass("loss and gradient", bytes(8 * prod(N, V)), {&logits, &losses},
                 [&, N = N, V = V](Reference<double>& dev) {
                     const double one = 1;  // the classifier with one channel: weight is the row of logits
                     for (int64_t n = 0; n < N; ++n) {

@@ -87,7 +87,7 @@ void climb(Ladder& ladder) {
     const auto &wte = ladder.input({V, C}), &wpe = ladder.input({T, C}), &out = ladder.output("out", {B, T, C});
     const std::vector<int32_t> random = ladder.tokens(B * T, V);
     const int32_t* const tokens = random.data();
-    ladder.pass("forward", bytes(8 * product(B, T, C)), {&out},
+    ladder.pass("forward", bytes(8 * prod(B, T, C)), {&out},
                 [&](auto& dev) { embedding_forward(dev, out.on(dev), tokens, wte.on(dev), wpe.on(dev), B, T, C); });
     ladder.rung("naive", "channels outermost", [&] { forward_naive(out, tokens, wte, wpe, B, T, C); });
     ladder.rung("rows", "channels innermost: whole rows", [&] { forward_rows(out, tokens, wte, wpe, B, T, C); });
@@ -97,7 +97,7 @@ void climb(Ladder& ladder) {
 
     const auto& dout = ladder.input({B, T, C});
     const auto &dwte = ladder.updated("dwte", {V, C}, B), &dwpe = ladder.updated("dwpe", {T, C}, B);
-    ladder.pass("backward", bytes(12 * product(B, T, C)), {&dwte, &dwpe},
+    ladder.pass("backward", bytes(12 * prod(B, T, C)), {&dwte, &dwpe},
                 [&](auto& dev) { embedding_backward(dev, dwte.on(dev), dwpe.on(dev), dout.on(dev), tokens, B, T, C); });
     ladder.rung("naive", "a loop for each gradient", [&] { backward_naive(dwte, dwpe, dout, tokens, B, T, C); });
     ladder.rung("fused", "one loop: dout is read once", [&] { backward_fused(dwte, dwpe, dout, tokens, B, T, C); });

@@ -59,7 +59,7 @@ void climb(Ladder& ladder) {
     const int32_t* const tokens = on_device.get();
     const unsigned blocks = static_cast<unsigned>((N * C + 255) / 256);
     float *const y = cuda.memory(out), *const wt = cuda.memory(wte), *const wp = cuda.memory(wpe);
-    ladder.pass("forward", bytes(8 * product(N, C)), {&out},
+    ladder.pass("forward", bytes(8 * prod(N, C)), {&out},
                 [&](Reference<double>& d) { embedding_forward(d, out.on(d), on_host, wte.on(d), wpe.on(d), B, T, C); });
     ladder.rung("naive", "a value a thread",
                 [&] { LAUNCH(forward_naive, blocks, 256, 0, dev.stream, y, tokens, wt, wp, N, T, C); });
@@ -69,7 +69,7 @@ void climb(Ladder& ladder) {
     const auto& dout = ladder.input({B, T, C});
     const auto &dwte = ladder.updated("dwte", {V, C}, B), &dwpe = ladder.updated("dwpe", {T, C}, B);
     float *const dy = cuda.memory(dout), *const dt = cuda.memory(dwte), *const dp = cuda.memory(dwpe);
-    ladder.pass("backward", bytes(12 * product(N, C)), {&dwte, &dwpe}, [&](Reference<double>& d) {
+    ladder.pass("backward", bytes(12 * prod(N, C)), {&dwte, &dwpe}, [&](Reference<double>& d) {
         embedding_backward(d, dwte.on(d), dwpe.on(d), dout.on(d), on_host, B, T, C);
     });
     ladder.rung(

@@ -1,5 +1,5 @@
 // cuBLASLt for the emulator: the names of <cublasLt.h> that device/cuda/cublaslt.cuh uses, with their values, and
-// matrix products on the CPU that mean what NVIDIA documents (cuBLAS, "Using the cuBLASLt API"):
+// matmuls on the CPU that mean what NVIDIA documents (cuBLAS, "Using the cuBLASLt API"):
 //   D (m,n) = epilogue(alpha * op(A) (m,k) · op(B) (k,n) + beta * C), column by column: element (i,j) at i + j * ld
 // Arguments that cuBLASLt does not take give its status. What it would not notice throws emulator::Error: operands
 // outside of device memory, or that nothing has written; an address less aligned than the algorithm was chosen for.
@@ -22,8 +22,8 @@ enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,             // + bias (m)
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,  // aux (m,n) = the product + bias, D = gelu of it
-    CUBLASLT_EPILOGUE_DGELU = 192,          // D = the product * gelu'(aux)
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,  // aux (m,n) = the matmul + bias, D = gelu of it
+    CUBLASLT_EPILOGUE_DGELU = 192,          // D = the matmul * gelu'(aux)
     CUBLASLT_EPILOGUE_BGRADB = 512          // bias (n) = sums over k of op(B)
 };
 enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };

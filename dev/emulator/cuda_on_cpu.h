@@ -6,7 +6,7 @@
 //   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN
 //   faults.cpp addresses that nothing is mapped at
 //   ptx_on_cpu.h  tensor cores, ldmatrix, cp.async
-//   cublaslt_on_cpu.h  matrix products
+//   cublaslt_on_cpu.h  matmuls
 //   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
 //   streams.cpp   streams, events and graphs: what nothing waits for is done late, or at random moments
 // A launch runs to its end before the next. Blocks that wait for each other are not for it: a fence orders nothing

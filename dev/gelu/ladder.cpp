@@ -93,7 +93,7 @@ void climb(Ladder& ladder) {
     const int64_t N = shape[0], C = shape[1];
     const int64_t n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
-    ladder.pass("forward", bytes(8 * product(n)), {&out},
+    ladder.pass("forward", bytes(8 * prod(n)), {&out},
                 [&](auto& dev) { gelu_forward(dev, out.on(dev), inp.on(dev), n); });
     ladder.rung("naive", "tanh of the C library", [&] { forward_naive(out, inp, n); });
     ladder.rung("exp", "exp of the C library: 1 + tanh(u) = 2 / (1 + e^-2u)", [&] { forward_exp(out, inp, n); });
@@ -104,7 +104,7 @@ void climb(Ladder& ladder) {
     ladder.production("layers/gelu_cpu.h");
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
-    ladder.pass("backward", bytes(12 * product(n)), {&dinp},
+    ladder.pass("backward", bytes(12 * prod(n)), {&dinp},
                 [&](auto& dev) { gelu_backward(dev, dinp.on(dev), inp.on(dev), dout.on(dev), n); });
     ladder.rung("naive", "tanh of the C library", [&] { backward_naive(dinp, inp, dout, n); });
     ladder.rung("polynomial", "exp without a call, 1 - s without cancellation",

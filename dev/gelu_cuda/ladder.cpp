@@ -47,7 +47,7 @@ void climb(Ladder& ladder) {
     const int64_t n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
     float *const x = cuda.memory(inp), *const y = cuda.memory(out);
-    ladder.pass("forward", bytes(8 * product(n)), {&out},
+    ladder.pass("forward", bytes(8 * prod(n)), {&out},
                 [&](Reference<double>& d) { gelu_forward(d, out.on(d), inp.on(d), n); });
     ladder.rung("naive", "a value a thread", [&] { LAUNCH(forward_naive, blocks(n), 256, 0, dev.stream, y, x, n); });
     ladder.rung("vectors", "16 bytes in one access",
@@ -56,7 +56,7 @@ void climb(Ladder& ladder) {
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
     float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp);
-    ladder.pass("backward", bytes(12 * product(n)), {&dinp},
+    ladder.pass("backward", bytes(12 * prod(n)), {&dinp},
                 [&](Reference<double>& d) { gelu_backward(d, dinp.on(d), inp.on(d), dout.on(d), n); });
     ladder.rung("naive", "a value a thread",
                 [&] { LAUNCH(backward_naive, blocks(n), 256, 0, dev.stream, dx, x, dy, n); });

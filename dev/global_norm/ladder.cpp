@@ -65,7 +65,7 @@ void climb(Ladder& ladder) {
     const auto rung = [&](const char* name, const char* adds, double (*norm_squared)(const float*, int64_t)) {
         ladder.rung(name, adds, [&, norm_squared] { sum[0] = static_cast<float>(norm_squared(x, N)); });
     };
-    ladder.pass("sum of squares", bytes(4 * product(N)), {&sum}, [&](auto& dev) {
+    ladder.pass("sum of squares", bytes(4 * prod(N)), {&sum}, [&](auto& dev) {
         using T = typename std::remove_reference_t<decltype(dev)>::scalar;
         sum.on(dev)[0] = static_cast<T>(global_norm_squared(dev, x.on(dev), N));
     });

@@ -71,7 +71,7 @@ void climb(Ladder& ladder) {
             },
             false);
     };
-    ladder.pass("sum of squares", bytes(4 * product(n)), {&sum},
+    ladder.pass("sum of squares", bytes(4 * prod(n)), {&sum},
                 [&](Reference<double>& d) { sum.on(d)[0] = global_norm_squared(d, values.on(d), n); });
     rung("atomics", "every thread adds to one total", atomics, blocks, 256);
     rung("trees", "a block adds up in shared memory", trees, blocks, 256);

@@ -214,7 +214,7 @@ void climb(Ladder& ladder) {
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({C}), &bias = ladder.input({C});
     const auto &out = ladder.output("out", {N, C}, C), &mean = ladder.output("mean", {N}, C),
                &rstd = ladder.output("rstd", {N}, C);
-    ladder.pass("forward", bytes(8 * product(N, C)), {&out, &mean, &rstd}, [&](auto& dev) {
+    ladder.pass("forward", bytes(8 * prod(N, C)), {&out, &mean, &rstd}, [&](auto& dev) {
         layernorm_forward(dev, out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N,
                           C);
     });
@@ -229,7 +229,7 @@ void climb(Ladder& ladder) {
     ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
 
     const auto &branch = ladder.input({N, C}), &sum = ladder.output("sum", {N, C});
-    ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
+    ladder.pass("residual + layernorm", bytes(16 * prod(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
         residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
                                    branch.on(dev), weight.on(dev), bias.on(dev), N, C);
     });
@@ -247,7 +247,7 @@ void climb(Ladder& ladder) {
                           bias.on(dev), N, C);
     });
     Cpu cpu;
-    ladder.pass("backward", bytes(12 * product(N, C)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
+    ladder.pass("backward", bytes(12 * prod(N, C)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
         layernorm_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
                            saved_mean.on(dev), saved_rstd.on(dev), nullptr, N, C);
     });
@@ -262,7 +262,7 @@ void climb(Ladder& ladder) {
     ladder.production("layers/layernorm_cpu.h: likewise");
 
     const auto& rrms = ladder.output("rrms", {N}, C);
-    ladder.pass("RMSNorm forward", bytes(8 * product(N, C)), {&out, &rrms},
+    ladder.pass("RMSNorm forward", bytes(8 * prod(N, C)), {&out, &rrms},
                 [&](auto& dev) { rmsnorm_forward(dev, out.on(dev), rrms.on(dev), inp.on(dev), weight.on(dev), N, C); });
     ladder.rung("naive", "row by row", [&] { rmsnorm_naive(out, inp, weight, rrms, N, C); });
     ladder.production("layers/rmsnorm_cpu.h: all of the above");

@@ -29,7 +29,7 @@ void report(const std::vector<Work>& works, int64_t N, int64_t C) {
     for (size_t i = 0; i < works.size(); ++i)
         std::printf("%s,%lld,%lld,%.4f,%.2f,%.2f\n", works[i].name, static_cast<long long>(N),
                     static_cast<long long>(C), median(seconds[i]) * 1e3,
-                    works[i].bytes * product(N, C) / median(seconds[i]) / 1e9, works[i].kept_mib);
+                    works[i].bytes * prod(N, C) / median(seconds[i]) / 1e9, works[i].kept_mib);
     std::fflush(stdout);
 }
 

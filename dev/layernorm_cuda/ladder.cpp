@@ -56,13 +56,13 @@ void climb(Ladder& ladder) {
                      N,
                      C};
 
-    ladder.pass("forward", bytes(8 * product(N, C)), {&out, &mean, &rstd}, [&](Reference<double>& dev) {
+    ladder.pass("forward", bytes(8 * prod(N, C)), {&out, &mean, &rstd}, [&](Reference<double>& dev) {
         layernorm_forward(dev, out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N,
                           C);
     });
     climb_pass(ladder, cuda.dev, rungs::Pass::forward, t);
 
-    ladder.pass("residual + layernorm", bytes(16 * product(N, C)), {&sum, &out, &mean, &rstd},
+    ladder.pass("residual + layernorm", bytes(16 * prod(N, C)), {&sum, &out, &mean, &rstd},
                 [&](Reference<double>& dev) {
                     residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
                                                branch.on(dev), weight.on(dev), bias.on(dev), N, C);
@@ -70,7 +70,7 @@ void climb(Ladder& ladder) {
     climb_pass(ladder, cuda.dev, rungs::Pass::fused, t);
 
     t.mean = cuda.memory(saved_mean), t.rstd = cuda.memory(saved_rstd);
-    ladder.pass("backward", bytes(12 * product(N, C)), {&dinp, &dweight, &dbias}, [&](Reference<double>& dev) {
+    ladder.pass("backward", bytes(12 * prod(N, C)), {&dinp, &dweight, &dbias}, [&](Reference<double>& dev) {
         layernorm_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
                            saved_mean.on(dev), saved_rstd.on(dev), nullptr, N, C);
     });

@@ -1,4 +1,4 @@
-// The ladder of the matrix product, out (N,OC) = inp (N,C) · weight (OC,C)ᵀ, and its backward.
+// The ladder of the matmul, out (N,OC) = inp (N,C) · weight (OC,C)ᵀ, and its backward.
 //
 // N·OC·C multiply-adds on N·C + OC·C + N·OC floats: each float is used hundreds of times. A core has two units that
 // multiply and add a whole vector each cycle; the ladder is about having the operands there in time.
@@ -78,7 +78,7 @@ void strip(int64_t N, int64_t C, const float* a, int64_t lda, const float* b, in
     for (; n < N; ++n) tile<1>(C, a + n * lda, lda, b, ldb, c + n * ldc, ldc, lanes, accumulate);
 }
 
-// 3. The product, tile by tile.
+// 3. The matmul, tile by tile.
 void forward_register_tile(float* out, const float* inp, const float* weight, const float* bias, float* transposed,
                            int64_t N, int64_t C, int64_t OC) {
     transpose(transposed, weight, C, OC);
@@ -152,7 +152,7 @@ void climb(Ladder& ladder) {
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
     const auto& out = ladder.output("out", {N, OC}, C);
     float *const transposed = ladder.scratch({C, OC}), *const panel = ladder.scratch({KC, NR});
-    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out}, [&](auto& dev) {
+    ladder.pass("forward", flops(2 * prod(N, C, OC)), {&out}, [&](auto& dev) {
         matmul_forward(dev, out.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N, C, OC);
     });
     ladder.rung("naive", "three loops", [&] { forward_naive(out, inp, weight, bias, N, C, OC); });
@@ -166,7 +166,7 @@ void climb(Ladder& ladder) {
 
     const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
-    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
+    ladder.pass("backward", flops(4 * prod(N, C, OC)), {&dinp, &dweight, &dbias}, [&](auto& dev) {
         matmul_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev), N,
                         C, OC);
     });

@@ -1,4 +1,4 @@
-// The matrix product's ladder on a GPU: the rungs of rungs.cuh.
+// The matmul's ladder on a GPU: the rungs of rungs.cuh.
 #include "dev/ladder_cuda.h"
 #include "dev/matmul_cuda/rungs.cuh"
 
@@ -19,7 +19,7 @@ void climb(Ladder& ladder) {
     Cuda& dev = cuda.dev;
     float *const x = cuda.memory(inp), *const w = cuda.memory(weight), *const b = cuda.memory(bias),
                  *const y = cuda.memory(out);
-    ladder.pass("forward", flops(2 * product(N, C, OC)), {&out}, [&](Reference<double>& d) {
+    ladder.pass("forward", flops(2 * prod(N, C, OC)), {&out}, [&](Reference<double>& d) {
         matmul_forward(d, out.on(d), inp.on(d), weight.on(d), bias.on(d), N, C, OC);
     });
     const rungs::Task forward{y, rows(x, C), transposed(w, C), b, N, OC, C};
@@ -33,13 +33,13 @@ void climb(Ladder& ladder) {
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
     float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp), *const dw = cuda.memory(dweight),
                  *const db = cuda.memory(dbias);
-    ladder.pass("backward", flops(4 * product(N, C, OC)), {&dinp, &dweight, &dbias}, [&](Reference<double>& d) {
+    ladder.pass("backward", flops(4 * prod(N, C, OC)), {&dinp, &dweight, &dbias}, [&](Reference<double>& d) {
         matmul_backward(d, dinp.on(d), dweight.on(d), dbias.on(d), dout.on(d), inp.on(d), weight.on(d), N, C, OC);
     });
-    const auto backward = [&, N = N, C = C, OC = OC](void (*multiply)(Cuda&, const rungs::Task&)) {
+    const auto backward = [&, N = N, C = C, OC = OC](void (*matmul)(Cuda&, const rungs::Task&)) {
         return [=, &dev] {
-            multiply(dev, {dx, rows(dy, OC), rows(w, C), nullptr, N, C, OC});
-            multiply(dev, {dw, transposed(dy, OC), rows(x, C), nullptr, OC, C, N, true});
+            matmul(dev, {dx, rows(dy, OC), rows(w, C), nullptr, N, C, OC});
+            matmul(dev, {dw, transposed(dy, OC), rows(x, C), nullptr, OC, C, N, true});
             LAUNCH(rungs::dbias_kernel, rungs::blocks(OC, 256), 256, 0, dev.stream, db, dy, N, OC);
         };
     };

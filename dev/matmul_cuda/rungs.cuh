@@ -1,4 +1,4 @@
-// The ladder of the matrix product on a GPU, in fp32. N·OC·C multiply-adds on far fewer floats: the question is how
+// The ladder of the matmul on a GPU, in fp32. N·OC·C multiply-adds on far fewer floats: the question is how
 // often a value is used for each time that it is loaded, from memory into shared memory, and from there into registers.
 #pragma once
 

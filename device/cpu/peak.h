@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 #include "device/cpu/simd.h"
 
 inline double median(std::vector<double> values) {
@@ -151,9 +151,10 @@ private:
 };
 
 // The peak for matmuls of this kind.
-inline double measure_peak(Products products, Effort effort) {
+inline double measure_peak(MatmulKind matmul_kind, Effort effort) {
     constexpr int64_t large = 1024;
-    return gemm::for_kind(gemm::chosen(products, large, large), [&](auto kind) { return peak_of_kind(kind, effort); });
+    return gemm::for_kind(gemm::chosen(matmul_kind, large, large),
+                          [&](auto kind) { return peak_of_kind(kind, effort); });
 }
 inline double measure_copy_bandwidth(int tries = 5) {
     CopyPeak copy;

@@ -19,7 +19,7 @@ inline void cublas_check(cublasStatus_t s, const char* what,
 
 // out (M,N) = epilogue(alpha * a (M,K) · b (K,N) + beta * c (M,N)); out and c are of type Out, and c may be out.
 template <class T, class Out>
-struct Product {
+struct Matmul {
     Out* out;
     const T *a, *b;
     int64_t M, N, K;
@@ -80,7 +80,7 @@ inline uint32_t alignment_of(const void* p) {
 // Asks the heuristics once. Split-K is allowed only if the parts are added in fp32 by a kernel of their own: no
 // atomics, and no sums rounded to bf16. One algorithm, one stream and one workspace give the same bits at every run.
 template <class T, class Out>
-void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Product<T, Out>& p, const uint32_t (&alignment)[4]) {
+void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Matmul<T, Out>& p, const uint32_t (&alignment)[4]) {
     CublasLt& lt = *dev.cublas;
     const auto layout = [](cublasLtMatrixLayout_t& l, cudaDataType_t type, int64_t rows, int64_t columns, int64_t ld) {
         cublas_check(
@@ -141,7 +141,7 @@ void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Product<T, Out>& p,
 
 // Returns whether cuBLASLt can do it, and if so, has done it.
 template <class T, class Out>
-bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
+bool try_matmul(Cuda& dev, const Matmul<T, Out>& p) {
     if (!dev.cublas) dev.cublas = std::make_shared<CublasLt>();
     CublasLt& lt = *dev.cublas;
     const Out* const c = p.c ? p.c : p.out;
@@ -188,8 +188,8 @@ bool try_multiply(Cuda& dev, const Product<T, Out>& p) {
 
 // For matmuls that cuBLASLt can always do: those without an epilogue.
 template <class T, class Out>
-void multiply(Cuda& dev, const Product<T, Out>& p) {
-    if (!try_multiply(dev, p))
-        throw std::runtime_error("cuBLASLt has no algorithm for the product of " + std::to_string(p.M) + " x " +
+void matmul(Cuda& dev, const Matmul<T, Out>& p) {
+    if (!try_matmul(dev, p))
+        throw std::runtime_error("cuBLASLt has no algorithm for the matmul of " + std::to_string(p.M) + " x " +
                                  std::to_string(p.K) + " and " + std::to_string(p.K) + " x " + std::to_string(p.N));
 }

@@ -61,9 +61,8 @@ double seconds_on(Cuda& dev, const F& f) {
 template <class T>
 double measured_flops(Cuda& dev, int64_t size) {
     const auto a = allocate<T>(dev, size * size), b = allocate<T>(dev, size * size), c = allocate<T>(dev, size * size);
-    return 2 * product(size, size, size) / seconds_on(dev, [&] {
-               multiply(dev,
-                        Product<T, T>{.out = c.get(), .a = a.get(), .b = b.get(), .M = size, .N = size, .K = size});
+    return 2 * prod(size, size, size) / seconds_on(dev, [&] {
+               matmul(dev, Matmul<T, T>{.out = c.get(), .a = a.get(), .b = b.get(), .M = size, .N = size, .K = size});
            });
 }
 

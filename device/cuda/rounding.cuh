@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(elements_block)
 // is written if status->apply is 0; a null status rounds always. params and status are in device memory.
 inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const UpdateParams* params,
                                  const StepStatus* status) {
-    const Timed timed(dev, "round_stochastically", 0, 6 * product(n));
+    const Timed timed(dev, "round_stochastically", 0, 6 * prod(n));
     if (n == 0) return;
     const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
     if (can_pack<bf16>(8, out, in))
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(elements_block)
 // out (n) = in (n), float to bf16 (to nearest, ties to even) or bf16 to float. status: as for round_stochastically.
 template <class Out, class In>
 void convert(Cuda& dev, Out* out, const In* in, int64_t n, const StepStatus* status = nullptr) {
-    const Timed timed(dev, "convert", 0, product(n, sizeof(Out) + sizeof(In)));
+    const Timed timed(dev, "convert", 0, prod(n, sizeof(Out) + sizeof(In)));
     launch_elements<bf16>(
         n,
         [&]<int V>(unsigned blocks) {

@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(threads)
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 unsigned b[4];
                 load_columns<HS>(b, keys + row * HS, k);
-                UNROLL for (int m = 0; m < M; ++m) multiply(s[m][0], s[m][1], q[m][k], b);
+                UNROLL for (int m = 0; m < M; ++m) mma_m16n16k16(s[m][0], s[m][1], q[m][k], b);
                 load_columns<HS>(b, values + row * HS, k);
-                UNROLL for (int m = 0; m < M; ++m) multiply(dp[m][0], dp[m][1], dy[m][k], b);
+                UNROLL for (int m = 0; m < M; ++m) mma_m16n16k16(dp[m][0], dp[m][1], dy[m][k], b);
             }
             unsigned p[4], dscore[M][4];
             UNROLL for (int m = 0; m < M; ++m) {
@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(threads)
                 UNROLL for (int m = 0; m < M; ++m) {
                     const int ahead = warp_first + 16 * m - (first + row);
                     if (!DIAGONAL || ahead > 0)
-                        multiply(dq[m][2 * k], dq[m][2 * k + 1], dscore[m], b);
+                        mma_m16n16k16(dq[m][2 * k], dq[m][2 * k + 1], dscore[m], b);
                     else if (ahead == 0)
-                        multiply_on_diagonal<true>(dq[m][2 * k], dq[m][2 * k + 1], dscore[m], b);
+                        mma_on_diagonal<true>(dq[m][2 * k], dq[m][2 * k + 1], dscore[m], b);
                 }
             }
         };
@@ -167,13 +167,13 @@ __global__ void __launch_bounds__(threads)
                 UNROLL for (int m = 0; m < M; ++m) {
                     unsigned a[4];
                     load_left<HS>(a, own_keys + m * 16 * HS, k);
-                    multiply(s[m][0], s[m][1], a, b);
+                    mma_m16n16k16(s[m][0], s[m][1], a, b);
                 }
                 load_columns<HS>(b, douts + row * HS, k);
                 UNROLL for (int m = 0; m < M; ++m) {
                     unsigned a[4];
                     load_left<HS>(a, own_values + m * 16 * HS, k);
-                    multiply(dp[m][0], dp[m][1], a, b);
+                    mma_m16n16k16(dp[m][0], dp[m][1], a, b);
                 }
             }
             unsigned p[M][4], dscore[M][4];
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(threads)
                     UNROLL for (int m = 0; m < M; ++m) {
                         const int ahead = first + row - (warp_first + 16 * m);
                         if (!DIAGONAL || ahead > 0)
-                            multiply(sum[m][2 * k], sum[m][2 * k + 1], left[m], b);
+                            mma_m16n16k16(sum[m][2 * k], sum[m][2 * k + 1], left[m], b);
                         else if (ahead == 0)
-                            multiply_on_diagonal<false>(sum[m][2 * k], sum[m][2 * k + 1], left[m], b);
+                            mma_on_diagonal<false>(sum[m][2 * k], sum[m][2 * k + 1], left[m], b);
                     }
                 }
             };

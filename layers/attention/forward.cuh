@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(threads)
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 unsigned b[4];
                 load_columns<HS>(b, keys + group * 16 * HS, k);
-                UNROLL for (int m = 0; m < M; ++m) multiply(s[m][2 * group], s[m][2 * group + 1], q[m][k], b);
+                UNROLL for (int m = 0; m < M; ++m) mma_m16n16k16(s[m][2 * group], s[m][2 * group + 1], q[m][k], b);
             }
         }
         UNROLL for (int m = 0; m < M; ++m) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(threads)
                 unsigned b[4];
                 load_rows<HS>(b, values + group * 16 * HS, k);
                 UNROLL for (int m = 0; m < M; ++m) if (!DIAGONAL || group < visible(m) - 1)
-                    multiply(o[m][2 * k], o[m][2 * k + 1], p[m], b);
+                    mma_m16n16k16(o[m][2 * k], o[m][2 * k + 1], p[m], b);
             }
         }
         if constexpr (DIAGONAL) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(threads)
                 UNROLL for (int k = 0; k < HS / 16; ++k) {
                     unsigned b[4];
                     load_rows<HS>(b, values + group * 16 * HS, k);
-                    multiply_on_diagonal<true>(o[m][2 * k], o[m][2 * k + 1], last[m], b);
+                    mma_on_diagonal<true>(o[m][2 * k], o[m][2 * k + 1], last[m], b);
                 }
             }
         }

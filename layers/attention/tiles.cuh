@@ -39,27 +39,27 @@ __device__ __forceinline__ void copy_keys_and_values(bf16* tiles, const bf16* ba
     commit_copies();
 }
 
-// --- factors of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
-// a (16,16), the left factor
+// --- operands of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
+// a (16,16), the left operand
 template <int HS>
 __device__ __forceinline__ void load_left(unsigned (&a)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ldmatrix(a, rows + at<HS>(lane % 16, 2 * k + lane / 16));
 }
-// The right factor of a product over channels, the rows becoming its columns: 8 of them in b[0], b[1], 8 in b[2], b[3].
+// The right operand of a matmul over channels, the rows becoming its columns: 8 of them in b[0], b[1], 8 in b[2], b[3].
 template <int HS>
 __device__ __forceinline__ void load_columns(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ldmatrix(b, rows + at<HS>(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 }
-// The right factor of a product over rows, the channels being its columns, in the same order.
+// The right operand of a matmul over rows, the channels being its columns, in the same order.
 template <int HS>
 __device__ __forceinline__ void load_rows(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ldmatrix_transposed(b, rows + at<HS>(lane % 16, 2 * k + lane / 16));
 }
-__device__ __forceinline__ void multiply(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
-                                         const unsigned (&b)[4]) {
+__device__ __forceinline__ void mma_m16n16k16(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
+                                              const unsigned (&b)[4]) {
     mma_m16n8k16(left, a, {b[0], b[1]});
     mma_m16n8k16(right, a, {b[2], b[3]});
 }
@@ -83,20 +83,20 @@ __device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
     *reinterpret_cast<Bits*>(p) = pack_bf16(low, high);
 }
 
-// multiply() for 16 rows and the 16 columns of the same positions, where a is 0 for masked entries: above the diagonal
-// (LOWER) or below it. Masked elements of b may be NaN or infinite, and 0 times those would be NaN: such elements of b
-// are set to 0, and a result that depends on one that is visible becomes NaN: where ones for visible entries, times
-// ones for such elements, is not 0.
+// mma_m16n16k16() for 16 rows and the 16 columns of the same positions, where a is 0 for masked entries: above the
+// diagonal (LOWER) or below it. Masked elements of b may be NaN or infinite, and 0 times those would be NaN: such
+// elements of b are set to 0, and a result that depends on one that is visible becomes NaN: where ones for visible
+// entries, times ones for such elements, is not 0.
 template <bool LOWER>
-__device__ __forceinline__ void multiply_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
-                                                     const unsigned (&b)[4]) {
+__device__ __forceinline__ void mma_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
+                                                const unsigned (&b)[4]) {
     const auto infinite = [](unsigned half) { return (half & 0x7f80) == 0x7f80; };
     unsigned finite[4], changed = 0;
     UNROLL for (int i = 0; i < 4; ++i) {
         finite[i] = (infinite(b[i]) ? 0 : b[i] & 0xffff) | (infinite(b[i] >> 16) ? 0 : b[i] & 0xffff0000);
         changed |= finite[i] ^ b[i];
     }
-    multiply(left, right, a, finite);
+    mma_m16n16k16(left, right, a, finite);
     if (!__any_sync(0xffffffff, changed != 0)) return;
     constexpr unsigned one = 0x3f80;
     float visible[2][4];

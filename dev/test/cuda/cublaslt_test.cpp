@@ -109,7 +109,7 @@ TEST(CublasLtOnCpu, ColumnMajorProductsWithEveryTransposeAndEpilogue) {
                 }
 }
 
-// An algorithm belongs to a problem and to alignments; memory is checked when the product runs.
+// An algorithm belongs to a problem and to alignments; memory is checked when the matmul runs.
 template <class Test>
 void expect_error(const std::string& message, const Test& test) {
     try {

@@ -54,7 +54,7 @@ std::vector<double> absolute(std::vector<double> x) {
     for (double& value : x) value = std::abs(value);
     return x;
 }
-// |a| · |b| and the like: the size that the terms of each element of a product have together.
+// |a| · |b| and the like: the size that the terms of each element of a matmul have together.
 template <class T>
 std::vector<double> forward_size(Linear<T>& t, bool residual) {
     std::vector<double> size(static_cast<size_t>(t.N * t.OC));
@@ -239,7 +239,7 @@ TYPED_TEST(CudaMatmul, NoRows) {
     for (const float x : u.dweight.values()) EXPECT_EQ(x, 0);
 }
 
-// What `--recompute gelu` promises, where GELU is not fused into products.
+// What `--recompute gelu` promises, where GELU is not fused into matmuls.
 TYPED_TEST(CudaMatmul, TheBackwardMakesItsInputAgainToTheBit) {
     const auto bits = [](bool again) {
         generator().seed(1);
@@ -376,7 +376,7 @@ TYPED_TEST(CudaMatmul, EpiloguesThatAreRefusedLateAreDoneByKernels) {
     EXPECT_FALSE(t.all_fused());
 }
 
-// A refusal is of the products with that beta alone: how others are computed does not depend on what came before them,
+// A refusal is of the matmuls with that beta alone: how others are computed does not depend on what came before them,
 // so that a resumed run computes what an unbroken one does.
 TYPED_TEST(CudaMatmul, WhatCameBeforeDecidesNothing) {
     emulator::refused_with_beta = ~0u;

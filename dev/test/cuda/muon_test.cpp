@@ -1,4 +1,4 @@
-// Muon on Cuda against Reference, in fp32 and with bf16 products: in the emulator or on a GPU.
+// Muon on Cuda against Reference, in fp32 and with bf16 matmuls: in the emulator or on a GPU.
 #include "layers/muon.cuh"
 
 #include "dev/test/cuda/cuda_check.h"

@@ -51,7 +51,7 @@ TEST(Ptx, MmaMultipliesMatrices) {
     EXPECT_EQ(to_host(dev, dd.get(), 16 * 8), expected);  // whole numbers below 2^24: exact in any order
 }
 
-// Tiles in shared memory as the attention kernels have them: a, b by rows (of k), bt by columns; both products must be
+// Tiles in shared memory as the attention kernels have them: a, b by rows (of k), bt by columns; both matmuls must be
 // the same, one with ldmatrix, one with its transposing form.
 __global__ void matmul_kernel(float* d, const bf16* a, const bf16* b, const bf16* bt) {
     __shared__ __align__(16) bf16 tile_a[16 * 16];

@@ -1,5 +1,5 @@
-// Matrix products by instructions for bf16, of factors rounded to it (--matmul bf16) or split into three that add up to
-// them: against Reference on the same factors, for both kinds of instructions, any number of threads, NaN.
+// Matmuls by instructions for bf16, of operands rounded to it (--matmul bf16) or split into three that add up to
+// them: against Reference on the same operands, for both kinds of instructions, any number of threads, NaN.
 #include <bit>
 #include <cstdio>
 #include <limits>
@@ -14,24 +14,24 @@ TEST(MatmulBf16, ProductsAgreeWithReference) { GTEST_SKIP() << "this CPU has no 
 #else
 namespace {
 
-// Products of two bf16 are exact in fp32 and summed as in layers/matmul_test.cpp, in an order of the instruction's own.
-// What a split leaves out is below a quarter of a roundoff of each product.
+// MatmulKind of two bf16 are exact in fp32 and summed as in layers/matmul_test.cpp, in an order of the instruction's
+// own. What a split leaves out is below a quarter of a roundoff of each product.
 constexpr double sum_error = 8 * roundoff;
 
 // Not rounded: values of all 24 bits, large and small.
-Values factors(Products products, int64_t n) {
+Values operands(MatmulKind matmul_kind, int64_t n) {
     std::vector<double> values = uniform(n);
     for (size_t i = 0; i < values.size(); ++i)
-        values[i] = products == Products::bf16 ? static_cast<float>(bf16(values[i]))
-                                               : static_cast<float>(values[i] * (i % 5 ? 1 : 1e6));
+        values[i] = matmul_kind == MatmulKind::bf16 ? static_cast<float>(bf16(values[i]))
+                                                    : static_cast<float>(values[i] * (i % 5 ? 1 : 1e6));
     return Values(values);
 }
 
 struct Tensors {
-    Tensors(Products products, int64_t N, int64_t C, int64_t OC)
-        : inp(factors(products, N * C)),
-          weight(factors(products, OC * C)),
-          dout(factors(products, N * OC)),
+    Tensors(MatmulKind matmul_kind, int64_t N, int64_t C, int64_t OC)
+        : inp(operands(matmul_kind, N * C)),
+          weight(operands(matmul_kind, OC * C)),
+          dout(operands(matmul_kind, N * OC)),
           bias(random_values(OC)),
           out(nan_values(N * OC)),
           dinp(nan_values(N * C)),
@@ -55,13 +55,13 @@ void run(auto& dev, Tensors& t, const Shape& s) {
                     t.weight.on(dev), s.N, s.C, s.OC);
 }
 
-class MatmulBf16 : public ::testing::TestWithParam<Products> {
+class MatmulBf16 : public ::testing::TestWithParam<MatmulKind> {
     void SetUp() override {
-        if (GetParam() == Products::split && !amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
+        if (GetParam() == MatmulKind::split && !amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
     }
 };
-INSTANTIATE_TEST_SUITE_P(Products, MatmulBf16, ::testing::Values(Products::bf16, Products::split),
-                         [](const auto& of) { return of.param == Products::bf16 ? "rounded" : "split"; });
+INSTANTIATE_TEST_SUITE_P(MatmulKind, MatmulBf16, ::testing::Values(MatmulKind::bf16, MatmulKind::split),
+                         [](const auto& of) { return of.param == MatmulKind::bf16 ? "rounded" : "split"; });
 
 TEST_P(MatmulBf16, ProductsAgreeWithReference) {
     std::printf("with %s\n", amx::permitted() ? "AMX" : "AVX512-BF16");
@@ -80,17 +80,17 @@ TEST_P(MatmulBf16, ProductsAgreeWithReference) {
 }
 
 TEST(MatmulOfRounded, FactorsAreRoundedAndSumsAreNot) {
-    Cpu cpu(Products::bf16);
+    Cpu cpu(MatmulKind::bf16);
     const float inp[] = {1 + 0x1p-9f, 1, 1}, weight[] = {1, 0x1p-12f, 0x1p-20f};
     float out = NAN;
     matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
     EXPECT_EQ(out, 1 + 0x1p-12f + 0x1p-20f);
 }
 
-// 24 bits of each factor count, and the products' small parts do.
+// 24 bits of each operand count, and the products' small parts do.
 TEST(MatmulOfSplit, IsAsExactAsFp32) {
     if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
-    Cpu cpu(Products::split);
+    Cpu cpu(MatmulKind::split);
     const float x = 1 + 0x1p-23f, inp[] = {x, 1, 0x1.fffffep-100f}, weight[] = {1, -x + 1, 0};
     float out = NAN;
     matmul_forward(cpu, &out, inp, weight, nullptr, 1, 3, 1);
@@ -103,7 +103,7 @@ TEST(MatmulOfSplit, IsAsExactAsFp32) {
 // What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity are never finite results.
 TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
     if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
-    Cpu cpu(Products::split);
+    Cpu cpu(MatmulKind::split);
     for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
                           std::numeric_limits<float>::max()}) {
         float out = 0;
@@ -123,7 +123,7 @@ float high_half(uint32_t word) { return std::bit_cast<float>(word & 0xffff0000u)
 template <gemm::Order order, bool across>
 void expect_packed() {
     constexpr int64_t n = 40, K = 50, steps = 2, words = 2 * 3 * steps * 2 * amx::words_of_tile;
-    Values x = factors(Products::split, n * K);
+    Values x = operands(MatmulKind::split, n * K);
     Cpu cpu;
     const float* const data = x.on(cpu);
     const bool k_last = order == gemm::Order::k_last;
@@ -165,8 +165,8 @@ TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
         using enum gemm::Order;
-        Tensors t(Products::bf16, s.N, s.C, s.OC);
-        Cpu cpu(Products::bf16);
+        Tensors t(MatmulKind::bf16, s.N, s.C, s.OC);
+        Cpu cpu(MatmulKind::bf16);
         Reference<double> reference;
         Magnitude magnitude;
         cpu.reserve(gemm::scratch_floats());
@@ -182,7 +182,7 @@ TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
 TEST_P(MatmulBf16, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1}, Shape{37, 65, 100}, Shape{261, 1270, 430}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
-            dev.products = GetParam();
+            dev.matmul_kind = GetParam();
             std::vector<float> all;
             Tensors t(GetParam(), s.N, s.C, s.OC);
             run(dev, t, s);

@@ -1,4 +1,4 @@
-// Causal attention: Cpu, in fp32 and with products of bf16, against Reference, causality, differences, threads, NaN.
+// Causal attention: Cpu, in fp32 and with matmuls of bf16, against Reference, causality, differences, threads, NaN.
 #include "layers/attention_cpu.h"
 
 #include "device/bf16.h"
@@ -22,22 +22,22 @@ std::vector<Shape> shapes() {
     return all;
 }
 
-// Values that bf16 holds, where products are of bf16: what these round is then only what attention itself makes.
-Values factors(Products products, int64_t n, double size = 1) {
+// Values that bf16 holds, where matmuls are of bf16: what these round is then only what attention itself makes.
+Values operands(MatmulKind matmul_kind, int64_t n, double size = 1) {
     std::vector<double> values = uniform(n, size);
-    if (products == Products::bf16)
+    if (matmul_kind == MatmulKind::bf16)
         for (double& x : values) x = static_cast<float>(bf16(x));
     return Values(values);
 }
 
 struct Tensors {
-    Tensors(Products how, const Shape& shape, double size = 2)
-        : products(how),
+    Tensors(MatmulKind how, const Shape& shape, double size = 2)
+        : matmul_kind(how),
           s(shape),
-          qkv(factors(products, s.B * s.T * 3 * s.C(), size)),
+          qkv(operands(matmul_kind, s.B * s.T * 3 * s.C(), size)),
           out(nan_values(s.B * s.T * s.C())),
           logsumexp(nan_values(s.B * s.NH * s.T)),
-          dout(factors(products, s.B * s.T * s.C())),
+          dout(operands(matmul_kind, s.B * s.T * s.C())),
           dqkv(nan_values(s.B * s.T * 3 * s.C())) {}
     template <class Device>
     void forward(Device& dev) {
@@ -59,7 +59,7 @@ struct Tensors {
         for (const Values* v : {&out, &logsumexp, &dqkv}) append(result, *v);
         return result;
     }
-    Products products;
+    MatmulKind matmul_kind;
     Shape s;
     Values qkv, out, logsumexp, dout, dqkv;
 };
@@ -74,7 +74,7 @@ void set_magnitudes(Tensors& t) {
     const int64_t B = t.s.B, T = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs));
-    const bool bf16 = t.products == Products::bf16;
+    const bool bf16 = t.matmul_kind == MatmulKind::bf16;
     const double rounding = bf16 ? 1 << 16 : 0;
     const double underflow = (bf16 ? 1.2e-38 * static_cast<double>(T) : 1e-38) / roundoff;
     for (Values* v : {&t.out, &t.dqkv}) std::fill(v->magnitude.begin(), v->magnitude.end(), underflow);
@@ -119,7 +119,7 @@ void set_magnitudes(Tensors& t) {
 
 void expect_agreement(Tensors& t) {
     SCOPED_TRACE(testing::PrintToString(std::vector{t.s.B, t.s.T, t.s.NH, t.s.hs}));
-    Cpu cpu = cpu_with_stale_scratch(t.products);
+    Cpu cpu = cpu_with_stale_scratch(t.matmul_kind);
     Reference<double> reference;
     t.forward(cpu), t.forward(reference);
     const std::vector<double> out = t.out.exact, logsumexp = t.logsumexp.exact;
@@ -136,19 +136,19 @@ std::string why_not_bf16() {
     if (!gemm::has_bf16) return "this CPU has no AVX512-BF16";
     return amx::permitted() ? "with AMX attention stays fp32" : "";
 }
-std::vector<Products> products() {
-    if (why_not_bf16().empty()) return {Products::fp32, Products::bf16};
-    return {Products::fp32};
+std::vector<MatmulKind> matmul_kinds() {
+    if (why_not_bf16().empty()) return {MatmulKind::fp32, MatmulKind::bf16};
+    return {MatmulKind::fp32};
 }
-class Attention : public ::testing::TestWithParam<Products> {};
-INSTANTIATE_TEST_SUITE_P(Products, Attention, ::testing::ValuesIn(products()),
-                         [](const auto& of) { return of.param == Products::bf16 ? "bf16" : "fp32"; });
-// One key: its probability is 1, and out its value as the product has it.
+class Attention : public ::testing::TestWithParam<MatmulKind> {};
+INSTANTIATE_TEST_SUITE_P(MatmulKind, Attention, ::testing::ValuesIn(matmul_kinds()),
+                         [](const auto& of) { return of.param == MatmulKind::bf16 ? "bf16" : "fp32"; });
+// One key: its probability is 1, and out its value as the matmul rounds it.
 TEST(AttentionOfBf16, RoundsValues) {
     if (!why_not_bf16().empty()) GTEST_SKIP() << why_not_bf16();
     const float qkv[] = {1, 1, 1 + 0x1p-9f};
     float out = NAN, logsumexp = NAN;
-    Cpu fp32, rounding(Products::bf16);
+    Cpu fp32, rounding(MatmulKind::bf16);
     attention_forward(fp32, &out, &logsumexp, qkv, 1, 1, 1, 1);
     EXPECT_EQ(out, 1 + 0x1p-9f);
     attention_forward(rounding, &out, &logsumexp, qkv, 1, 1, 1, 1);
@@ -181,7 +181,7 @@ TEST_P(Attention, ScoresThatRiseOrFallAlongTheKeys) {
             for (int64_t c = 0; c < 2 * t.s.C(); ++c) {
                 const int64_t i = position * 3 * t.s.C() + c;
                 const double value = c < t.s.C() ? 1 : t.qkv[i] + slope * static_cast<double>(position);
-                t.qkv.cpu.get()[i] = static_cast<float>(GetParam() == Products::bf16 ? bf16(value) : value);
+                t.qkv.cpu.get()[i] = static_cast<float>(GetParam() == MatmulKind::bf16 ? bf16(value) : value);
                 t.qkv.exact[static_cast<size_t>(i)] = static_cast<double>(t.qkv.cpu.get()[i]);
             }
         expect_agreement(t);
@@ -252,7 +252,7 @@ TEST(AttentionReference, BackwardAgreesWithDifferences) {
 TEST_P(Attention, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{2, 67, 3, 19}, Shape{1, 430, 2, 16}, Shape{3, 9, 5, 64}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
-            dev.products = GetParam();
+            dev.matmul_kind = GetParam();
             Tensors t(GetParam(), s);
             t.forward(dev), t.backward(dev);
             return t.all();

@@ -66,9 +66,9 @@ private:
 };
 
 // A device whose scratch memory holds NaNs, as that of a device that has computed something else may.
-inline Cpu cpu_with_stale_scratch(Products products = Products::fp32) {
+inline Cpu cpu_with_stale_scratch(MatmulKind matmul_kind = MatmulKind::fp32) {
     constexpr int64_t count = 1 << 19;
-    Cpu cpu(products);
+    Cpu cpu(matmul_kind);
     cpu.reserve({std::vector<int64_t>(static_cast<size_t>(omp_get_max_threads()), count), count, count});
     for (float* memory : {cpu.shared(count), cpu.halves(count)}) std::fill_n(memory, count, NAN);
 #pragma omp parallel

@@ -25,7 +25,7 @@ std::vector<Shape> shapes() {
     return all;
 }
 
-// More than a block of rows, of columns and of the sum, in each of the three products; and so many rows that the
+// More than a block of rows, of columns and of the sum, in each of the three matmuls; and so many rows that the
 // gradient of the weights is the sum of two halves'.
 const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100},
                               {241, 257, 263}, {9, 800, 1700}, {1001, 50, 130}};
@@ -49,8 +49,8 @@ struct Tensors {
 };
 
 template <class F>
-void on_all_devices(const F& run, Products products = Products::fp32) {
-    Cpu cpu = cpu_with_stale_scratch(products);
+void on_all_devices(const F& run, MatmulKind matmul_kind = MatmulKind::fp32) {
+    Cpu cpu = cpu_with_stale_scratch(matmul_kind);
     Reference<double> reference;
     Magnitude magnitude;
     run(cpu), run(reference), run(magnitude);
@@ -59,7 +59,7 @@ void on_all_devices(const F& run, Products products = Products::fp32) {
 // The shapes are run on one thread: that more give the same bits has its own test.
 class Matmul : public ::testing::TestWithParam<bool> {};
 
-void expect_forward(const Shape& s, bool with_bias, Products products = Products::fp32) {
+void expect_forward(const Shape& s, bool with_bias, MatmulKind matmul_kind = MatmulKind::fp32) {
     SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
     Tensors t(s);
     on_all_devices(
@@ -67,11 +67,11 @@ void expect_forward(const Shape& s, bool with_bias, Products products = Products
             matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), with_bias ? t.bias.on(dev) : nullptr,
                            s.N, s.C, s.OC);
         },
-        products);
+        matmul_kind);
     t.out.expect_close("out", sum_error);
 }
 
-void expect_backward(const Shape& s, bool with_bias, Products products = Products::fp32) {
+void expect_backward(const Shape& s, bool with_bias, MatmulKind matmul_kind = MatmulKind::fp32) {
     SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
     Tensors t(s);
     on_all_devices(
@@ -79,7 +79,7 @@ void expect_backward(const Shape& s, bool with_bias, Products products = Product
             matmul_backward(dev, t.dinp.on(dev), t.dweight.on(dev), with_bias ? t.dbias.on(dev) : nullptr,
                             t.dout.on(dev), t.inp.on(dev), t.weight.on(dev), s.N, s.C, s.OC);
         },
-        products);
+        matmul_kind);
     t.dinp.expect_close("dinp", sum_error);
     t.dweight.expect_close("dweight", sum_error);
     t.dbias.expect_close("dbias", with_bias ? sum_error : 0);
@@ -98,10 +98,11 @@ INSTANTIATE_TEST_SUITE_P(Bias, Matmul, ::testing::Bool(),
 
 // Both ways to be as exact as fp32, whichever this machine takes.
 TEST(Matmul, ManyBlocks) {
-    for (const Products products : {Products::fp32, Products::fma})
+    for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::fma})
         for (const int threads : {1, 2}) {
             const Threads scope(threads);
-            for (const Shape& s : large_shapes) expect_forward(s, true, products), expect_backward(s, true, products);
+            for (const Shape& s : large_shapes)
+                expect_forward(s, true, matmul_kind), expect_backward(s, true, matmul_kind);
         }
 }
 

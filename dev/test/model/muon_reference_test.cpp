@@ -81,7 +81,7 @@ TEST(Muon, ReferenceDoesWhatPyTorchDoesToItsPrecision) {
 // times PyTorch's worst.
 TEST(Muon, CpuInBf16IsAsFarFromTheFormulaAsPyTorch) {
     if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
-    each_shape(Cpu(Products::bf16), [](const std::string& name, const Steps& run, const Steps& expected) {
+    each_shape(Cpu(MatmulKind::bf16), [](const std::string& name, const Steps& run, const Steps& expected) {
         EXPECT_LE(largest_difference(run.param, expected.formula),
                   3 * largest_difference(expected.torch, expected.formula))
             << name;

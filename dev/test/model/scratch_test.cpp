@@ -43,15 +43,15 @@ void use(GPT2<Cpu>& model, const Case& c) {
 TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
     const int threads_before = omp_get_max_threads();
     for (const Case& c : cases)
-        for (const Products products : {Products::fp32, Products::bf16})
+        for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16})
             for (const Keep keep : {Keep::inference, Keep::training}) {
-                if (products == Products::bf16 && (!gemm::has_bf16 || c.config.vocab > 1000)) continue;
+                if (matmul_kind == MatmulKind::bf16 && (!gemm::has_bf16 || c.config.vocab > 1000)) continue;
                 SCOPED_TRACE(testing::Message() << c.config.channels << " channels, " << c.threads << " threads");
                 omp_set_num_threads(c.threads);
                 const CpuScratch plan =
-                    gpt2_scratch(c.config, {.B = c.B, .T = c.T, .keep = keep, .muon = c.muon}, products, c.threads);
+                    gpt2_scratch(c.config, {.B = c.B, .T = c.T, .keep = keep, .muon = c.muon}, matmul_kind, c.threads);
 
-                Cpu reserved(products);
+                Cpu reserved(matmul_kind);
                 reserved.reserve(plan);
                 EXPECT_EQ(reserved.scratch_bytes(), plan.bytes());
                 GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, keep);
@@ -59,7 +59,7 @@ TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
                 use(model, c);
                 EXPECT_EQ(model.dev.scratch_bytes(), plan.bytes());
 
-                GPT2<Cpu> without_plan(Cpu(products), c.config, c.B, c.T, keep);
+                GPT2<Cpu> without_plan(Cpu(matmul_kind), c.config, c.B, c.T, keep);
                 initialize_parameters(c.config, without_plan.table, 1, without_plan.parameters.get());
                 use(without_plan, c);
                 EXPECT_EQ(without_plan.dev.scratch_bytes(), plan.bytes());

@@ -79,7 +79,7 @@ TEST_F(CudaProgram, ResumesAfterUpdatesThatWereLeftOutToTheBit) {
     EXPECT_EQ(nlohmann::json::parse(read_bytes(at("parts/latest/trainer_state.json")))["last_applied"], 2);
 }
 
-// On the second of the emulator's GPUs, whose products have GELU fused in.
+// On the second of the emulator's GPUs, whose matmuls have GELU fused in.
 TEST_F(CudaProgram, RecomputingBlocksChangesNoBit) {
     for (const char* recompute : {"none", "block"})
         train(recompute, few_and({{"device", "1"}, {"recompute", recompute}}));

@@ -4,10 +4,10 @@
 // AMX does 16 times the FMAs of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial intelligence
 // datatype for higher-precision computations")
 //
-// Four tiles of sums (32 x 32 of C) use two tiles of A and two of B: 4 loads of 8 cycles, 4 tile products of 16 cycles.
-// Packing would take about as long as the products but runs on the vector units, which are idle meanwhile: so the
+// Four tiles of sums (32 x 32 of C) use two tiles of A and two of B: 4 loads of 8 cycles, 4 tile matmuls of 16 cycles.
+// Packing would take about as long as the matmuls but runs on the vector units, which are idle meanwhile: so the
 // packing of A's next 32 rows and of B's next columns, and the epilogue of C's previous block, are interleaved with the
-// products, one share at a time. A core looks some 500 instructions ahead and executes both at once. Packed A (MC x KC)
+// matmuls, one share at a time. A core looks some 500 instructions ahead and executes both at once. Packed A (MC x KC)
 // is kept while B's columns pass (two packed copies of KC x NC, one in use and one being packed); all of it stays in
 // L2. With a long KC, C's tiles are read and written rarely.
 #pragma once
@@ -24,7 +24,7 @@ using gemm::Range;
 using gemm::Store;
 
 template <int n>
-struct Planes {};  // a kind of products, as gemm::Floats
+struct Planes {};  // a kind of matmul, as gemm::Floats
 
 // Block sizes by the number of planes.
 template <int planes>
@@ -37,14 +37,14 @@ template <>
 struct Blocks<3> {
     static constexpr int64_t KC = 512, MC = 8 * side, NC = 4 * side;
 };
-// Which planes of A and B are multiplied, the smallest products first; neighbours have one plane in common.
+// Which planes of A and B are multiplied, the smallest results first; neighbours have one plane in common.
 struct Pair {
     int a, b;
 };
 template <int planes>
-constexpr Pair products[1] = {{0, 0}};
+constexpr Pair plane_pairs[1] = {{0, 0}};
 template <>
-constexpr Pair products<3>[6] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
+constexpr Pair plane_pairs<3>[6] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
 
 template <int planes>
 constexpr int64_t words(int64_t n) {  // of n packed rows or columns
@@ -71,10 +71,10 @@ inline void configure() {
 }
 
 // c (32,32) [+]= a · b over `steps` of 32 in K; a and b hold two tiles per step and plane. meanwhile() is called after
-// the products of each pair of planes.
+// the matmuls of each pair of planes.
 template <int planes, class F>
-void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
-              const F& meanwhile) {
+void multiply_tiles(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+                    const F& meanwhile) {
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
@@ -92,7 +92,8 @@ void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int
         _tile_zero(2);
         _tile_zero(3);
     }
-    const auto multiply = [&](int a_plane, int b_plane, bool load_a, bool load_b) __attribute__((always_inline)) {
+    const auto multiply_planes = [&](int a_plane, int b_plane, bool load_a, bool load_b)
+        __attribute__((always_inline)) {
         if (load_a) {
             _tile_loadd(4, a + 2 * a_plane * size, row);
             _tile_loadd(5, a + (2 * a_plane + 1) * size, row);
@@ -109,8 +110,8 @@ void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int
     for (int64_t s = 0; s < steps; ++s, a += 2 * planes * size, b += 2 * planes * size) {
         Pair loaded{-1, -1};
 #pragma GCC unroll 6
-        for (const auto& [a_plane, b_plane] : products<planes>) {
-            multiply(a_plane, b_plane, a_plane != loaded.a, b_plane != loaded.b);
+        for (const auto& [a_plane, b_plane] : plane_pairs<planes>) {
+            multiply_planes(a_plane, b_plane, a_plane != loaded.a, b_plane != loaded.b);
             loaded = {a_plane, b_plane};
             meanwhile();
         }
@@ -126,7 +127,7 @@ void multiply(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int
 template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     int64_t rows, int64_t columns, const F& meanwhile) {
-    if (rows == side && columns == side) return multiply<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
+    if (rows == side && columns == side) return multiply_tiles<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
     alignas(64) float block[side * side];
     const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
         for (int64_t i = 0; i < rows; ++i)
@@ -135,7 +136,7 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     };
     std::fill_n(block, side * side, 0.0f);
     if (accumulate) copy(block, side, c, ldc);
-    multiply<planes>(steps, a, b, block, side, true, meanwhile);
+    multiply_tiles<planes>(steps, a, b, block, side, true, meanwhile);
     copy(c, ldc, block, side);
 }
 
@@ -205,7 +206,7 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
         pack_b(0).pack_all();
         for (int64_t j = 0; j < k_blocks * n_blocks; ++j) {
             const Range n = columns_of(j), k = k_of(j / n_blocks);
-            const int64_t steps = ceil_div(k.size(), side), calls = steps * std::ssize(products<planes>),
+            const int64_t steps = ceil_div(k.size(), side), calls = steps * std::ssize(plane_pairs<planes>),
                           calls_of_strip = ceil_div(n.size(), side) * calls;
             auto next_b = pack_b(j + 1);
             Share share_b(next_b.rows(), strips * calls_of_strip);

@@ -1,5 +1,5 @@
 // The GEMM of the Cpu device on all threads. Each thread computes its own rectangle of C with its own packed operands:
-// nothing is shared, and the only barrier is where two halves of K are added (sums_halves in multiply.cpp). The bits do
+// nothing is shared, and the only barrier is where two halves of K are added (sums_halves in matmul.cpp). The bits do
 // not depend on the number of threads: an element's sum runs over K in an order that depends on sizes only.
 #pragma once
 
@@ -10,28 +10,28 @@
 namespace gemm {
 
 // The kind that fp32 stands for at these sizes: splitting costs as much as some 20 rows or columns of the matmul.
-inline Products chosen(Products products, int64_t M, int64_t N) {
-    if (products != Products::fp32) return products;
-    return amx::permitted() && std::min(M, N) >= 32 ? Products::split : Products::fma;
+inline MatmulKind chosen(MatmulKind matmul_kind, int64_t M, int64_t N) {
+    if (matmul_kind != MatmulKind::fp32) return matmul_kind;
+    return amx::permitted() && std::min(M, N) >= 32 ? MatmulKind::split : MatmulKind::fma;
 }
 
 // Calls f with the kind of words (gemm) or planes (AMX). Not for fp32, which may be either.
 template <class F>
-auto for_kind([[maybe_unused]] Products products, const F& f) {
+auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 #if defined(__AMX_BF16__)
-    if (products == Products::bf16 && amx::permitted()) return f(amx::Planes<1>());
-    if (products == Products::split && amx::permitted()) return f(amx::Planes<3>());
+    if (matmul_kind == MatmulKind::bf16 && amx::permitted()) return f(amx::Planes<1>());
+    if (matmul_kind == MatmulKind::split && amx::permitted()) return f(amx::Planes<3>());
 #endif
 #if defined(__AVX512BF16__)
-    if (products == Products::bf16) return f(Bf16Pairs());
+    if (matmul_kind == MatmulKind::bf16) return f(Bf16Pairs());
 #endif
     return f(Floats());
 }
 
-constexpr int64_t most_halved = 1 << 18;  // C's size up to which K may be cut into halves, whose products are added
+constexpr int64_t most_halved = 1 << 18;  // C's size up to which K may be cut into halves, whose matmuls are added
 
 // Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both ways.
-int64_t scratch_floats(Products products);
+int64_t scratch_floats(MatmulKind matmul_kind);
 
 // Floats of Cpu::halves() for C (M,N) = A (M,K) · B: 0 where C is not the sum of two halves.
 int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K);
@@ -39,14 +39,14 @@ int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K);
 // gemm::block or amx::block: C's rectangle [rows) x [columns) on the calling thread. `memory` is scratch memory of
 // scratch_floats() floats.
 template <Order A, Order B>
-void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
+void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
 // C (M,N) = A · B, += with Store::add; then the epilogue. Store::past_caches is a hint, for results that are not read
 // soon and have no epilogue; in any case C = A · B. row_sums (M), if not null: += A's sums over K (k_first A only,
-// which has no epilogue). cpu.products chooses the kind.
+// which has no epilogue). cpu.matmul_kind chooses the kind.
 template <Order A, Order B>
-void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, Store store, EpilogueRef epilogue = {}, float* row_sums = nullptr);
+void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+            float* c, int64_t ldc, Store store, EpilogueRef epilogue = {}, float* row_sums = nullptr);
 
 }  // namespace gemm

@@ -1,5 +1,5 @@
 // Compiled once for every storage order that the layers use, as nothing else takes as long to compile.
-#include "device/cpu/gemm/multiply.h"
+#include "device/cpu/gemm/matmul.h"
 
 #include "device/cpu/rows.h"
 
@@ -82,9 +82,10 @@ inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
 
 }  // namespace
 
-int64_t scratch_floats(Products products) {
-    if (products == Products::fp32) return std::max(scratch_floats(Products::fma), scratch_floats(Products::split));
-    return for_kind(products, [](auto kind) { return scratch_of(kind); });
+int64_t scratch_floats(MatmulKind matmul_kind) {
+    if (matmul_kind == MatmulKind::fp32)
+        return std::max(scratch_floats(MatmulKind::fma), scratch_floats(MatmulKind::split));
+    return for_kind(matmul_kind, [](auto kind) { return scratch_of(kind); });
 }
 
 int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
@@ -92,20 +93,20 @@ int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
 }
 
 template <Order A, Order B>
-void block_in(Products products, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
+void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
-    for_kind(products, [&](auto kind) {
+    for_kind(matmul_kind, [&](auto kind) {
         block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
     });
 }
 
 template <Order A, Order B>
-void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
-              float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
-    const Products products = chosen(cpu.products, M, N);
-    const Cut cut = for_kind(products, [](auto kind) { return cut_of(kind, A); });
+void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+            float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
+    const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
+    const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::past_caches && !may_pass_caches(c, M, N, K)) store = Store::set;
-    const int64_t thread_floats = scratch_floats(products), floats = halves_floats(A, M, N, K);
+    const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);
     const bool halved = floats > 0;
     cpu.reserve(thread_floats);
     float* const second = halved ? cpu.halves(floats) : nullptr;
@@ -121,7 +122,7 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
         const Range rows{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)};
         const Range columns{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)};
         const auto my_block = [&](Range k, float* to, int64_t ld, Store how, float* sums) {
-            block_in<A, B>(products, cpu.scratch(thread_floats), rows, columns, k.size(),
+            block_in<A, B>(matmul_kind, cpu.scratch(thread_floats), rows, columns, k.size(),
                            a + k.begin * (A == Order::k_last ? 1 : lda), lda,
                            b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
         };
@@ -141,11 +142,11 @@ void multiply(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t
     }
 }
 
-#define FOR_ORDERS(A, B)                                                                                             \
-    template void block_in<Order::A, Order::B>(Products, float*, Range, Range, int64_t, const float*, int64_t,       \
-                                               const float*, int64_t, float*, int64_t, Store, EpilogueRef, float*);  \
-    template void multiply<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*, \
-                                               int64_t, float*, int64_t, Store, EpilogueRef, float*);
+#define FOR_ORDERS(A, B)                                                                                            \
+    template void block_in<Order::A, Order::B>(MatmulKind, float*, Range, Range, int64_t, const float*, int64_t,    \
+                                               const float*, int64_t, float*, int64_t, Store, EpilogueRef, float*); \
+    template void matmul<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*,  \
+                                             int64_t, float*, int64_t, Store, EpilogueRef, float*);
 FOR_ORDERS(k_last, k_last)
 FOR_ORDERS(k_last, k_first)
 FOR_ORDERS(k_first, k_first)
