@@ -23,17 +23,18 @@ public:
     template <class Element>
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
-    // Activations are planned for batches of at most B x T tokens; Keep::inference makes a model that cannot train.
-    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, Keep k)
+    // Activations are planned for batches of at most B x T tokens; ActivationPolicy::inference makes a model that
+    // cannot train.
+    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p)
         : Model(c),
-          keep(k),
-          acts(c, B, T, k, sizeof(wide) / sizeof(scalar)),
+          policy(p),
+          acts(c, B, T, p, sizeof(wide) / sizeof(scalar)),
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, table.size)),
           activations(allocate<scalar>(dev, acts.size)),
           status(allocate<StepStatus>(dev, 1)) {
         if (mixed) master = allocate<wide>(dev, table.size);
-        if (keep == Keep::inference) return;
+        if (policy == ActivationPolicy::inference) return;
         gradients = allocate<wide>(dev, table.size);
         m = allocate<wide>(dev, table.size);
         v = allocate<wide>(dev, table.size);
@@ -65,7 +66,7 @@ public:
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
-        const scalar* const fch_gelu = recomputes_gelu(keep) ? nullptr : a(t.fch_gelu);
+        const scalar* const fch_gelu = recomputes_gelu(policy) ? nullptr : a(t.fch_gelu);
         matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, fch_gelu, a(t.fch), w(p.fcprojw), N,
                              4 * C, C, accumulate);
         matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C, accumulate);
@@ -87,8 +88,8 @@ public:
         const auto s = [&](const Tensor& t) { return statistics(t, l); };
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
-        if (keep == Keep::recompute_block) return block_forward(l, B, T);
-        if (keep != Keep::recompute_ln) return;
+        if (policy == ActivationPolicy::recompute_block) return block_forward(l, B, T);
+        if (policy != ActivationPolicy::recompute_ln) return;
         layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
     }
@@ -195,11 +196,11 @@ public:
         }
         const UpdateParams last = with_rounding({.step = last_applied});
         round_parameters(on_device(dev, last), nullptr);
-        if (keep == Keep::inference) master = nullptr;  // the layers read its rounded copy
+        if (policy == ActivationPolicy::inference) master = nullptr;  // the layers read its rounded copy
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
 
-    const Keep keep;
+    const ActivationPolicy policy;
     const ActivationTable acts;
     Device dev;
     Buffer<scalar> parameters, activations;

@@ -7,7 +7,7 @@
 
 struct CpuUse {
     int64_t B, T;  // the largest batch
-    Keep keep;
+    ActivationPolicy policy;
     bool muon = false;   // the optimizer, in training
     bool losses = true;  // false: only next_logits() is called
 };
@@ -20,7 +20,7 @@ inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Matm
         std::max(gemm::scratch_floats(matmul_kind), attention_forward_scratch(use.T, C, config.heads, matmul_kind));
     if (use.losses) scratch.shared = classifier::shared_floats(N, V);
     std::vector<int64_t> of_matrices;
-    if (use.keep != Keep::inference) {
+    if (use.policy != ActivationPolicy::inference) {
         of_thread = std::max(of_thread, attention_backward_scratch(use.T, C, config.heads, matmul_kind));
         scratch.shared =
             std::max({scratch.shared, RowRuns(N, C).shared_floats(), global_norm::shared_floats(table.size)});

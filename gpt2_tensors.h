@@ -103,8 +103,8 @@ struct ParameterTable {
     }
 };
 
-// Which activations a forward pass keeps, from least to most.
-enum class Keep {
+// Which activations a forward pass keeps for the backward pass, from least to most.
+enum class ActivationPolicy {
     inference,        // none: all blocks use one set of buffers
     recompute_block,  // each block's input: its backward pass first repeats its forward pass
     recompute_ln,     // all but the outputs of norms and GELU, which are cheap to recompute
@@ -113,7 +113,7 @@ enum class Keep {
     all,              // also the gradient of every activation, for the reference test
 };
 // Whether the backward pass recomputes GELU's output, in place of its input.
-constexpr bool recomputes_gelu(Keep keep) { return keep == Keep::recompute_gelu || keep == Keep::recompute_ln; }
+constexpr bool recomputes_gelu(ActivationPolicy policy) { return policy == ActivationPolicy::recompute_gelu || policy == ActivationPolicy::recompute_ln; }
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
 // if they are kept, and shared by all layers (stride 0) if not. Statistics and losses stay fp32 where the others are
@@ -131,7 +131,7 @@ struct ActivationTable {
     Tensor losses, logits;                // (B,T), (V) of one token, for sampling
     Tensor dresidual1, dln1, dqkv, datty, dresidual2, dln2, dfch, dlnf;
 
-    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, Keep keep, int64_t wide = 1) {
+    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy policy, int64_t wide = 1) {
         const int64_t C = c.channels;
         const auto place = [&](const char* name, std::vector<int64_t> shape, int64_t copies, bool stacked,
                                int64_t width = 1) {
@@ -144,34 +144,34 @@ struct ActivationTable {
         };
         // Stacked from `from` on.
         const auto activation = [&](const char* name, std::vector<int64_t> shape, int64_t copies,
-                                    Keep from = Keep::recompute_ln) {
-            return place(name, std::move(shape), copies, keep >= from);
+                                    ActivationPolicy from = ActivationPolicy::recompute_ln) {
+            return place(name, std::move(shape), copies, policy >= from);
         };
         const auto statistic = [&](const char* name, std::vector<int64_t> shape, int64_t copies) {
-            return place(name, std::move(shape), copies, keep >= Keep::recompute_ln, wide);
+            return place(name, std::move(shape), copies, policy >= ActivationPolicy::recompute_ln, wide);
         };
-        residual1 = activation("residual1", {B, T, C}, c.layers + 1, Keep::recompute_block);
-        ln1 = activation("ln1", {B, T, C}, c.layers, Keep::recompute_gelu);
+        residual1 = activation("residual1", {B, T, C}, c.layers + 1, ActivationPolicy::recompute_block);
+        ln1 = activation("ln1", {B, T, C}, c.layers, ActivationPolicy::recompute_gelu);
         ln1_mean = statistic("ln1_mean", {B, T}, c.layers);
         ln1_rstd = statistic("ln1_rstd", {B, T}, c.layers);
         qkv = activation("qkv", {B, T, 3 * C}, c.layers);
         atty = activation("atty", {B, T, C}, c.layers);
         logsumexp = statistic("logsumexp", {B, c.heads, T}, c.layers);
         residual2 = activation("residual2", {B, T, C}, c.layers);
-        ln2 = activation("ln2", {B, T, C}, c.layers, Keep::recompute_gelu);
+        ln2 = activation("ln2", {B, T, C}, c.layers, ActivationPolicy::recompute_gelu);
         ln2_mean = statistic("ln2_mean", {B, T}, c.layers);
         ln2_rstd = statistic("ln2_rstd", {B, T}, c.layers);
         fch = activation("fch", {B, T, 4 * C}, c.layers);
-        fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers, Keep::training);
+        fch_gelu = activation("fch_gelu", {B, T, 4 * C}, c.layers, ActivationPolicy::training);
         lnf = activation("lnf", {B, T, C}, 1);
         lnf_mean = statistic("lnf_mean", {B, T}, 1);
         lnf_rstd = statistic("lnf_rstd", {B, T}, 1);
         losses = statistic("losses", {B, T}, 1);
         logits = activation("logits", {c.vocab}, 1);
-        if (keep == Keep::inference) return;
+        if (policy == ActivationPolicy::inference) return;
 
         // The residual stream's gradient is updated in place all the way down; the others are short-lived.
-        const bool stacked = keep == Keep::all;
+        const bool stacked = policy == ActivationPolicy::all;
         const auto again = [&](const Tensor& first, const char* name, int64_t copies,
                                int64_t channels = 0) {  // in first's place; channels 0: as many as it has
             Tensor t = first;
@@ -188,7 +188,7 @@ struct ActivationTable {
         dln2 = again(dlnf, "dln2", c.layers);
         datty = again(dlnf, "datty", c.layers);
         dfch =
-            recomputes_gelu(keep) ? again(fch_gelu, "dfch", c.layers) : place("dfch", {B, T, 4 * C}, c.layers, stacked);
+            recomputes_gelu(policy) ? again(fch_gelu, "dfch", c.layers) : place("dfch", {B, T, 4 * C}, c.layers, stacked);
         dqkv = again(dfch, "dqkv", c.layers, 3 * C);
     }
 };

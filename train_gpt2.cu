@@ -55,8 +55,8 @@ int64_t free_memory() {
 }
 
 // What a model takes of the host's memory while it is read or saved, which must be there: bytes.
-int64_t check_host_memory(const GPT2Config& config, Keep keep) {
-    const int64_t copies = keep == Keep::inference ? 1 : 3;  // parameters, AdamW's moments
+int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy) {
+    const int64_t copies = policy == ActivationPolicy::inference ? 1 : 3;  // parameters, AdamW's moments
     const int64_t bytes = copies * ParameterTable(config).size * 4, available = available_memory();
     if (bytes > available)
         bad_input("host memory", "available", mebibytes(available),
@@ -64,12 +64,13 @@ int64_t check_host_memory(const GPT2Config& config, Keep keep) {
     return bytes;
 }
 
-Cuda device_for(const Options& options, Keep keep) {
+Cuda device_for(const Options& options, ActivationPolicy policy) {
     Cuda dev = cuda_for_training();
     dev.bf16_products = options.dtype == "bf16";
     dev.tf32 = options.matmul == "tf32";
     // a GELU that is computed again by itself is to have the same bits
-    dev.fuse_gelu = fused_gelu_pays() && keep != Keep::recompute_ln && keep != Keep::recompute_gelu;
+    dev.fuse_gelu =
+        fused_gelu_pays() && policy != ActivationPolicy::recompute_ln && policy != ActivationPolicy::recompute_gelu;
     return dev;
 }
 
@@ -83,25 +84,26 @@ auto for_dtype(const Options& options, const F& f) {
 
 bool on_gpu() { return true; }
 
-std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy) {
     if (config.head_size() > attention_plain::most_channels)
         bad_input("attention", "channels of a head", std::to_string(config.head_size()),
                   "at most " + std::to_string(attention_plain::most_channels) + " on a GPU", "choose more heads");
     use_device(options.device);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
-        const MemoryPlan plan(config, B, T, keep, {.scalar = sizeof(Scalar), .wide = 4}, [&] {
+        const MemoryPlan plan(config, B, T, policy, {.scalar = sizeof(Scalar), .wide = 4}, [&] {
             const Cuda dev;
             return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) + (int64_t{32} << 20);  // and cuBLASLt's
         });
         plan.check(free_memory(), remedy);
-        return plan.text() + "; of the host's, to read and to save it, " + mebibytes(check_host_memory(config, keep));
+        return plan.text() + "; of the host's, to read and to save it, " + mebibytes(check_host_memory(config, policy));
     });
 }
 
-std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
+                                  ActivationPolicy policy) {
     return for_dtype(options, [&]<class Scalar>(Scalar) -> std::unique_ptr<Model> {
-        return std::make_unique<GPT2<Cuda, Scalar>>(device_for(options, keep), config, B, T, keep);
+        return std::make_unique<GPT2<Cuda, Scalar>>(device_for(options, policy), config, B, T, policy);
     });
 }
 
@@ -112,7 +114,7 @@ std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int
 }
 
 double measured_peak_flops(const Options& options) {
-    Cuda dev = device_for(options, Keep::training);
+    Cuda dev = device_for(options, ActivationPolicy::training);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
         int64_t size = peak_size;
         while (size > 64 && size * size * 12 * static_cast<int64_t>(sizeof(Scalar)) > free_memory()) size /= 2;

@@ -13,7 +13,7 @@ double peak_memory() {
     return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
-void step_row(BenchTable& table, const Step& s, const std::string& option = "", Keep keep = usual,
+void step_row(BenchTable& table, const Step& s, const std::string& option = "", ActivationPolicy policy = usual,
               MatmulKind matmul_kind = MatmulKind::fp32) {
     const std::string name = "step " + s.name + option;
     table.group(name, {""}, [&] {
@@ -28,7 +28,7 @@ void step_row(BenchTable& table, const Step& s, const std::string& option = "", 
                     work += " " + std::to_string(size);
                 if (processes.back().prepare(mode, work)) rivals.push_back({&processes.back(), mode, true});
             }
-        Training training(s, keep, matmul_kind);
+        Training training(s, policy, matmul_kind);
         training.step();
         table.row({name, Unit::flops, training.flops(), [&] { training.step(); }, s.rounds, peak_memory(), matmul_kind},
                   rivals);
@@ -44,9 +44,9 @@ void step_rows(BenchTable& table) {
             step_row(table, s, " --matmul bf16", usual, MatmulKind::bf16);
     for (const Step& s : {steps::long_124M, steps::nanogpt_gpu}) {
         step_row(table, s);
-        step_row(table, s, " --recompute none", Keep::training);
-        step_row(table, s, " --recompute ln", Keep::recompute_ln);
-        step_row(table, s, " --recompute block", Keep::recompute_block);
+        step_row(table, s, " --recompute none", ActivationPolicy::training);
+        step_row(table, s, " --recompute ln", ActivationPolicy::recompute_ln);
+        step_row(table, s, " --recompute block", ActivationPolicy::recompute_block);
     }
     step_row(table, steps::nanogpt_cpu);
     step_row(table, steps::tiny);

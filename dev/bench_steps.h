@@ -33,13 +33,13 @@ inline const Step tiny{"tiny B=16 T=128", with_vocab(*gpt2_preset("tiny"), 256),
 
 }  // namespace steps
 
-constexpr Keep usual = Keep::recompute_gelu;  // --recompute's default
+constexpr ActivationPolicy usual = ActivationPolicy::recompute_gelu;  // --recompute's default
 
 // A model with a batch of its own to train on.
 class Training {
 public:
-    Training(const Step& s, Keep keep, MatmulKind matmul_kind = MatmulKind::fp32)
-        : model(Cpu(matmul_kind), s.config, s.B, s.T, keep),
+    Training(const Step& s, ActivationPolicy policy, MatmulKind matmul_kind = MatmulKind::fp32)
+        : model(Cpu(matmul_kind), s.config, s.B, s.T, policy),
           x(random_tokens(s.B * s.T, s.config.vocab, 1)),
           y(random_tokens(s.B * s.T, s.config.vocab, 2)),
           B(s.B),

@@ -14,7 +14,7 @@
 int main() {
     constexpr int64_t B = 2, T = 48;
     const GPT2Config config{.context = T, .vocab = 259, .layers = 2, .heads = 3, .channels = 96};
-    GPT2<Cpu> model(Cpu{}, config, B, T, Keep::recompute_gelu);
+    GPT2<Cpu> model(Cpu{}, config, B, T, ActivationPolicy::recompute_gelu);
     initialize_parameters(config, model.table, 1, model.parameters.get());
     std::vector<int32_t> x, y;
     for (int64_t i = 0; i < B * T; ++i) {

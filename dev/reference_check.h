@@ -77,7 +77,7 @@ public:
           T(number("seq")),
           tolerance(t),
           check(c),
-          model(std::move(device), shape, B, T, Keep::all),
+          model(std::move(device), shape, B, T, ActivationPolicy::all),
           x(tokens("x")),
           y(tokens("y")) {}
 

@@ -60,8 +60,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
         bad_input("--seq", "tokens", std::to_string(seq),
                   "at most the model's context " + std::to_string(config.context), "make it smaller");
     const int64_t T = seq > 0 ? seq : config.context;
-    plan_memory(options, config, B, T, Keep::inference, "make --batch or --seq smaller");
-    auto model = make_model(options, config, B, T, Keep::inference);
+    plan_memory(options, config, B, T, ActivationPolicy::inference, "make --batch or --seq smaller");
+    auto model = make_model(options, config, B, T, ActivationPolicy::inference);
     {
         const Model::HostState host = model->download();
         read_finite_model(path, config, host.parameters);

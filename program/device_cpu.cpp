@@ -17,23 +17,26 @@ MatmulKind matmul_kind(const Options& options) {
     return options.matmul == "bf16" ? MatmulKind::bf16 : MatmulKind::fp32;
 }
 
-CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
-    return gpt2_scratch(
-        config,
-        {.B = B, .T = T, .keep = keep, .muon = options.optimizer == "muon", .losses = options.command != "generate"},
-        matmul_kind(options), omp_get_max_threads());
+CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy) {
+    return gpt2_scratch(config,
+                        {.B = B,
+                         .T = T,
+                         .policy = policy,
+                         .muon = options.optimizer == "muon",
+                         .losses = options.command != "generate"},
+                        matmul_kind(options), omp_get_max_threads());
 }
 
 }  // namespace
 
-std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy) {
     if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
         bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
                   "leave it out");
     // With Muon the matrices' second moments are zeros that are never written, and take no memory.
-    MemoryPlan plan(config, B, T, keep, {.second_moments_of_matrices = options.optimizer != "muon"},
-                    [&] { return scratch(options, config, B, T, keep).bytes(); });
+    MemoryPlan plan(config, B, T, policy, {.second_moments_of_matrices = options.optimizer != "muon"},
+                    [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
     // With the tokenizer; this memory is no longer among what is available.
@@ -41,10 +44,11 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
     return plan.text();
 }
 
-std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep) {
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
+                                  ActivationPolicy policy) {
     Cpu cpu(matmul_kind(options));
-    cpu.reserve(scratch(options, config, B, T, keep));
-    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, keep);
+    cpu.reserve(scratch(options, config, B, T, policy));
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy);
 }
 
 std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {

@@ -10,10 +10,11 @@
 
 // How much memory a model for batches of at most B x T tokens takes, in one line. Throws InputError, naming `remedy`,
 // if that is more than there is, or where the device cannot do what the options ask for.
-std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep,
+std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy);
 
-std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T, Keep keep);
+std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
+                                  ActivationPolicy policy);
 
 // Runs a batch of x, y (B,T) as Model::forward_backward does, and finds where NaN or infinity first shows: "fch of
 // layer 3", "the gradient of wte"; "" where nowhere.

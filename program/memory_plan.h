@@ -48,7 +48,8 @@ struct MemoryPlan {
     };
     // `scratch`: the device's, in bytes.
     template <class Scratch>
-    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, Keep keep, Sizes sizes, const Scratch& scratch) {
+    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy, Sizes sizes,
+               const Scratch& scratch) {
         // More than any machine has: counted exactly it might overflow an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
                              static_cast<double>(config.channels) * static_cast<double>(config.layers);
@@ -60,14 +61,14 @@ struct MemoryPlan {
         const int64_t parameters = table.size;
         rows.emplace_back("parameters", parameters * sizes.scalar);
         if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
-        if (keep != Keep::inference) {
+        if (policy != ActivationPolicy::inference) {
             rows.emplace_back("gradients", parameters * sizes.wide);
             int64_t moments = 2 * parameters;
             for (const Parameter& p : table.rows)
                 if (p.muon() && !sizes.second_moments_of_matrices) moments -= p.copies * p.stride;
             rows.emplace_back("optimizer state", moments * sizes.wide);
         }
-        const ActivationTable activations(config, B, T, keep, sizes.wide / sizes.scalar);
+        const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar);
         rows.emplace_back("activations", activations.size * sizes.scalar);
         rows.emplace_back("scratch", scratch());
     }

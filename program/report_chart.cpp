@@ -86,11 +86,11 @@ void thin_out(Series& series) {
     const int64_t size = std::ssize(series.x);
     if (size <= 2 * columns) return;
     Series out{series.name, series.color, series.style, {}, {}};
-    const auto keep = [&](int64_t i) { out.x.push_back(series.x[i]), out.y.push_back(series.y[i]); };
+    const auto add_point = [&](int64_t i) { out.x.push_back(series.x[i]), out.y.push_back(series.y[i]); };
     for (int64_t c = 0; c < columns; c++) {
         const int64_t begin = c * size / columns, end = (c + 1) * size / columns;
         if (series.style != Series::Style::thin) {
-            keep(begin);
+            add_point(begin);
             continue;
         }
         const auto less = [](double p, double q) {
@@ -98,9 +98,9 @@ void thin_out(Series& series) {
         };
         const auto [low, high] = std::minmax_element(series.y.begin() + begin, series.y.begin() + end, less);
         const int64_t a = low - series.y.begin(), b = high - series.y.begin();
-        keep(std::min(a, b)), keep(std::max(a, b));
+        add_point(std::min(a, b)), add_point(std::max(a, b));
     }
-    keep(size - 1);
+    add_point(size - 1);
     series = std::move(out);
 }
 

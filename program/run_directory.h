@@ -11,12 +11,12 @@
 // however that ends. The file is removed at the end; if a crash leaves it, it does no harm.
 class RunDirectory {
 public:
-    // The directory of a new run must be empty or not exist; what a refused run has put there is removed, unless keep()
-    // was called. The directory of a resumed run must exist. Throws InputError.
+    // The directory of a new run must be empty or not exist; what a refused run has put there is removed, unless
+    // commit() was called. The directory of a resumed run must exist. Throws InputError.
     RunDirectory(const std::string& path, bool resume);
     ~RunDirectory();
     RunDirectory(const RunDirectory&) = delete;
-    void keep() { kept_ = true; }
+    void commit() { kept_ = true; }
 
     // OUT/options.json: what --resume uses if a run ended before its first checkpoint.
     void write_options(const std::string& json) const;

@@ -29,11 +29,11 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
     if (options.resume) find_what_to_resume();
     const std::string start = checkpoint.empty() ? options.init : checkpoint;
     const GPT2Config config = start.empty() ? new_model() : given_model(start);
-    const Keep keep = options.recompute == "block"  ? Keep::recompute_block
-                      : options.recompute == "ln"   ? Keep::recompute_ln
-                      : options.recompute == "gelu" ? Keep::recompute_gelu
-                                                    : Keep::training;
-    const std::string plan = plan_memory(options, config, options.batch, options.seq, keep,
+    const ActivationPolicy policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
+                                    : options.recompute == "ln"   ? ActivationPolicy::recompute_ln
+                                    : options.recompute == "gelu" ? ActivationPolicy::recompute_gelu
+                                                                  : ActivationPolicy::training;
+    const std::string plan = plan_memory(options, config, options.batch, options.seq, policy,
                                          "make --batch, --seq or the model smaller, or --recompute block");
     std::printf("memory: %s\n", plan.c_str());
     if (!options.resume) directory.write_options(options.to_json());
@@ -43,7 +43,7 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
     check_data();
     batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
     val.emplace(data.val, options.seq);
-    model = make_model(options, config, options.batch, options.seq, keep);
+    model = make_model(options, config, options.batch, options.seq, policy);
     const Model::HostState host = model->download();
     if (start.empty())
         initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
@@ -57,7 +57,7 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
     model->last_applied = state.last_applied;
     model->upload(host);
     open_logs();
-    directory.keep();
+    directory.commit();
     schedule = schedule_of(options);
     muon_schedule = schedule;
     muon_schedule.lr = options.muon_lr;

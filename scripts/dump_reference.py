@@ -124,16 +124,16 @@ def capture(model, x):
     """One forward pass: {name: tensor}, each still part of autograd's graph, and attention's softmax."""
     seen, softmax = {}, {}
 
-    def keep(name, tensor):
+    def record(name, tensor):
         if tensor.requires_grad and not tensor.is_leaf:
             tensor.retain_grad()
         seen[name] = tensor
 
     def output(module, name):
-        hooks.append(module.register_forward_hook(lambda m, args, out: keep(name, out)))
+        hooks.append(module.register_forward_hook(lambda m, args, out: record(name, out)))
 
     def input(module, name):
-        hooks.append(module.register_forward_pre_hook(lambda m, args: keep(name, args[0])))
+        hooks.append(module.register_forward_pre_hook(lambda m, args: record(name, args[0])))
 
     hooks = []
     for l, block in enumerate(model.transformer.h):

@@ -11,25 +11,24 @@
 
 namespace {
 
-struct Work {
+struct Measured {
     const char* name;
     double bytes;  // of memory that has to be read and written, a value
     std::function<void()> run;
     double kept_mib = 0;
 };
 
-void report(const std::vector<Work>& works, int64_t N, int64_t C) {
-    std::vector<std::vector<double>> seconds(works.size());
+void report(const std::vector<Measured>& all, int64_t N, int64_t C) {
+    std::vector<std::vector<double>> seconds(all.size());
     for (int round = 0; round < 60; ++round)
-        for (size_t i = 0; i < works.size(); ++i) {
+        for (size_t i = 0; i < all.size(); ++i) {
             const double start = seconds_now();
-            works[i].run();
+            all[i].run();
             if (round > 0) seconds[i].push_back(seconds_now() - start);
         }
-    for (size_t i = 0; i < works.size(); ++i)
-        std::printf("%s,%lld,%lld,%.4f,%.2f,%.2f\n", works[i].name, static_cast<long long>(N),
-                    static_cast<long long>(C), median(seconds[i]) * 1e3,
-                    works[i].bytes * prod(N, C) / median(seconds[i]) / 1e9, works[i].kept_mib);
+    for (size_t i = 0; i < all.size(); ++i)
+        std::printf("%s,%lld,%lld,%.4f,%.2f,%.2f\n", all[i].name, static_cast<long long>(N), static_cast<long long>(C),
+                    median(seconds[i]) * 1e3, all[i].bytes * prod(N, C) / median(seconds[i]) / 1e9, all[i].kept_mib);
     std::fflush(stdout);
 }
 
@@ -42,11 +41,11 @@ void measure(int64_t N, int64_t C) {
     const auto inp = make(N * C), branch = make(N * C), dout = make(N * C), out = make(N * C), second = make(N * C);
     const auto weight = make(C), bias = make(C), dweight = make(C), dbias = make(C), mean = make(N), rstd = make(N);
     Cpu dev;
-    const Work copy{"copy", 8, [&] {
-                        parallel_for(simd::vectors(N * C), [&](int64_t i) {
-                            simd::stream(out.get() + i * simd::W, simd::load(inp.get() + i * simd::W));
-                        });
-                    }};
+    const Measured copy{"copy", 8, [&] {
+                            parallel_for(simd::vectors(N * C), [&](int64_t i) {
+                                simd::stream(out.get() + i * simd::W, simd::load(inp.get() + i * simd::W));
+                            });
+                        }};
     report({copy,
             {"layernorm forward", 8,
              [&] {
@@ -72,28 +71,28 @@ void measure(int64_t N, int64_t C) {
     if (C != 768) return;
 
     using namespace layernorm_trade;
-    using enum Keep;
+    using enum Saved;
     const double rows = static_cast<double>(N) * 4 / (1 << 20), all = rows * static_cast<double>(C);
-    const auto works = [&]<Keep keep>(const char* forwards, const char* backwards, double mib) {
-        return std::vector<Work>{{forwards, keep == norm ? 12.0 : 8.0,
-                                  [&] {
-                                      forward<keep>(out.get(), second.get(), mean.get(), rstd.get(), inp.get(),
-                                                    weight.get(), bias.get(), N, C);
-                                  },
-                                  mib},
-                                 {backwards, 12.0,
-                                  [&] {
-                                      backward<keep>(dev, out.get(), dweight.get(), dbias.get(), dout.get(),
-                                                     keep == norm ? second.get() : inp.get(), weight.get(), mean.get(),
-                                                     rstd.get(), N, C);
-                                  },
-                                  mib}};
+    const auto both_passes = [&]<Saved saved>(const char* forwards, const char* backwards, double mib) {
+        return std::vector<Measured>{{forwards, saved == norm ? 12.0 : 8.0,
+                                      [&] {
+                                          forward<saved>(out.get(), second.get(), mean.get(), rstd.get(), inp.get(),
+                                                         weight.get(), bias.get(), N, C);
+                                      },
+                                      mib},
+                                     {backwards, 12.0,
+                                      [&] {
+                                          backward<saved>(dev, out.get(), dweight.get(), dbias.get(), dout.get(),
+                                                          saved == norm ? second.get() : inp.get(), weight.get(),
+                                                          mean.get(), rstd.get(), N, C);
+                                      },
+                                      mib}};
     };
-    std::vector<Work> trade;
+    std::vector<Measured> trade;
     for (const auto& some :
-         {works.operator()<norm>("keep norm forward", "keep norm backward", all + rows),
-          works.operator()<statistics>("keep statistics forward", "keep statistics backward", 2 * rows),
-          works.operator()<nothing>("keep nothing forward", "keep nothing backward", 0)})
+         {both_passes.operator()<norm>("keep norm forward", "keep norm backward", all + rows),
+          both_passes.operator()<statistics>("keep statistics forward", "keep statistics backward", 2 * rows),
+          both_passes.operator()<nothing>("keep nothing forward", "keep nothing backward", 0)})
         trade.insert(trade.end(), some.begin(), some.end());
     report(trade, N, C);
 }

@@ -6,7 +6,7 @@
 
 namespace layernorm_trade {
 
-enum class Keep { norm, statistics, nothing };
+enum class Saved { norm, statistics, nothing };
 
 struct Statistics {
     float mean, rstd;
@@ -45,7 +45,7 @@ Statistics statistics(const float* x, int64_t C, float eps, const Prefetch& pref
 }
 
 // out (N,C) = norm * weight + bias        kept: norm (N,C) and rstd (N), or mean and rstd (N), or nothing
-template <Keep keep>
+template <Saved saved>
 void forward(float* out, float* norm, float* mean, float* rstd, const float* inp, const float* weight,
              const float* bias, int64_t N, int64_t C) {
     using namespace simd;
@@ -58,16 +58,16 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);
             const vfloat v = (load_n(x + c, n) - m) * r;
-            if (keep == Keep::norm) store_row(norm + row * C + c, v, n, past);
+            if (saved == Saved::norm) store_row(norm + row * C + c, v, n, past);
             store_row(out + row * C + c, v * load_n(weight + c, n) + load_n(bias + c, n), n, past);
         });
-        if (keep == Keep::statistics) mean[row] = m;
-        if (keep != Keep::nothing) rstd[row] = r;
+        if (saved == Saved::statistics) mean[row] = m;
+        if (saved != Saved::nothing) rstd[row] = r;
     });
 }
 
 // dinp (N,C) =, dweight, dbias (C) +=, as layernorm_backward. kept (N,C) is the norm, or else inp.
-template <Keep keep>
+template <Saved saved>
 void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* kept,
               const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
     using namespace simd;
@@ -77,12 +77,12 @@ void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* 
             const float *x = kept + row * C, *dy = dout + row * C;
             const Ahead next_x(x, C), next_dy(dy, C);
             Statistics s{0, 0};
-            if (keep == Keep::nothing) s = statistics(x, C, 1e-5f, [](int64_t, int) {});
-            if (keep == Keep::statistics) s.mean = mean[row];
-            if (keep != Keep::nothing) s.rstd = rstd[row];
+            if (saved == Saved::nothing) s = statistics(x, C, 1e-5f, [](int64_t, int) {});
+            if (saved == Saved::statistics) s.mean = mean[row];
+            if (saved != Saved::nothing) s.rstd = rstd[row];
             const auto norm = [=](int64_t c, int64_t n) {
                 const vfloat v = load_n(x + c, n);
-                return keep == Keep::norm ? v : (v - s.mean) * s.rstd;
+                return saved == Saved::norm ? v : (v - s.mean) * s.rstd;
             };
             vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};
             each_vector(C, [&](int64_t c, int64_t n, int k) {

@@ -262,17 +262,17 @@ std::vector<float> everything(const Shape& shape, const Options& options) {
     Linear<T> t(shape, options);
     Cuda& dev = t.cuda;
     std::vector<float> all;
-    const auto keep = [&](const auto& tensor) {
+    const auto append = [&](const auto& tensor) {
         const std::vector<float> x = tensor.values();
         all.insert(all.end(), x.begin(), x.end());
     };
     const auto [N, C, OC] = shape;
-    matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev), N, C, OC), keep(t.out);
+    matmul_forward(dev, t.out.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev), N, C, OC), append(t.out);
     matmul_gelu_forward(dev, t.out.on(dev), t.pre.on(dev), t.inp.on(dev), t.weight.on(dev), t.bias.on(dev), N, C, OC);
-    keep(t.out), keep(t.pre);
+    append(t.out), append(t.pre);
     matmul_gelu_backward(dev, t.dinp.on(dev), t.dweight.on(dev), t.dbias.on(dev), t.dout.on(dev), t.inp.on(dev),
                          t.pre_in.on(dev), t.weight.on(dev), N, C, OC);
-    keep(t.dinp), keep(t.dweight), keep(t.dbias);
+    append(t.dinp), append(t.dweight), append(t.dbias);
     return all;
 }
 

@@ -39,8 +39,8 @@ TEST(CudaModel, BF16AgreesWithPyTorchToItsPrecision) {
 TEST(CudaModel, WhatIsFastAgreesWithReference) {
     const GPT2Config config{.context = 70, .vocab = 300, .layers = 1, .heads = 2, .channels = 128};
     const int64_t N = config.context;
-    GPT2<Cuda, bf16> model(cuda_for_training(), config, 1, N, Keep::training);
-    GPT2<Reference<double>> reference({}, config, 1, N, Keep::training);
+    GPT2<Cuda, bf16> model(cuda_for_training(), config, 1, N, ActivationPolicy::training);
+    GPT2<Reference<double>> reference({}, config, 1, N, ActivationPolicy::training);
     const Model::HostState host = model.download();
     float* const parameters = host.parameters;
     initialize_parameters(config, model.table, 3, parameters);
@@ -76,7 +76,7 @@ constexpr int64_t B = 2, T = 9;
 
 template <class T>
 struct SmallRun {
-    GPT2<Cuda, T> model{cuda_for_training(), tiny, B, ::T, Keep::training};
+    GPT2<Cuda, T> model{cuda_for_training(), tiny, B, ::T, ActivationPolicy::training};
     SmallRun() {
         model.rounding_seed = 7;
         const Model::HostState host = model.download();

@@ -39,8 +39,9 @@ struct Batch {
 
 template <class Device>
 struct Trial {
-    explicit Trial(const Case& c, const std::vector<float>& parameters, Keep keep = Keep::training)
-        : model(Device{}, c.config, c.B, c.T, keep) {
+    explicit Trial(const Case& c, const std::vector<float>& parameters,
+                   ActivationPolicy policy = ActivationPolicy::training)
+        : model(Device{}, c.config, c.B, c.T, policy) {
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
     }
     std::vector<double> gradients(const Parameter& p) const {
@@ -186,17 +187,18 @@ TEST(Model, WhatIsKeptChangesNothing) {
     const std::vector<float> parameters = random_parameters(tiny.config);
     const Batch batch(tiny);
     const auto run = [&](Trial<Cpu>& t) { return t.loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 1); };
-    Trial<Cpu> training(tiny, parameters), inference(tiny, parameters, Keep::inference);
+    Trial<Cpu> training(tiny, parameters), inference(tiny, parameters, ActivationPolicy::inference);
     const double loss = run(training);
     int64_t less = training.model.acts.size;
-    for (const Keep keep : {Keep::recompute_gelu, Keep::recompute_ln, Keep::recompute_block}) {
-        Trial<Cpu> recomputing(tiny, parameters, keep);
+    for (const ActivationPolicy policy :
+         {ActivationPolicy::recompute_gelu, ActivationPolicy::recompute_ln, ActivationPolicy::recompute_block}) {
+        Trial<Cpu> recomputing(tiny, parameters, policy);
         EXPECT_LT(recomputing.model.acts.size, less);
         less = recomputing.model.acts.size;
         EXPECT_EQ(run(recomputing), loss);
         EXPECT_EQ(recomputing.all_gradients(), training.all_gradients());
     }
-    Trial<Cpu> all(tiny, parameters, Keep::all);
+    Trial<Cpu> all(tiny, parameters, ActivationPolicy::all);
     EXPECT_EQ(run(all), loss);
     EXPECT_EQ(training.all_gradients(), all.all_gradients());
     for (Trial<Cpu>* t : {&training, &all, &inference})
@@ -207,7 +209,7 @@ template <class Device>
 void expect_next_logits(double tolerance) {
     const std::vector<float> parameters = random_parameters(tiny.config);
     const Batch batch(tiny);
-    Trial<Device> t(tiny, parameters), inference(tiny, parameters, Keep::inference);
+    Trial<Device> t(tiny, parameters), inference(tiny, parameters, ActivationPolicy::inference);
     t.model.evaluate(batch.x.data(), batch.y.data(), 1, tiny.T);
     const auto* const losses = t.model.activations.get() + t.model.acts.losses.offset;
     for (int64_t n = 1; n <= tiny.T; n += 4) {  // the prefix of n tokens predicts what the n-th loss was measured on

@@ -28,7 +28,7 @@ const Case cases[] = {
 // A step of training, an evaluation of a smaller batch, and logits.
 void use(GPT2<Cpu>& model, const Case& c) {
     const std::vector<int32_t> x(static_cast<size_t>(c.B * c.T), 3);
-    if (model.keep != Keep::inference) {
+    if (model.policy != ActivationPolicy::inference) {
         model.forward_backward(x.data(), x.data(), c.B, c.T, 1);
         model.update({.use_muon = c.muon, .clip = 1}, 1);
     }
@@ -44,22 +44,22 @@ TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
     const int threads_before = omp_get_max_threads();
     for (const Case& c : cases)
         for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16})
-            for (const Keep keep : {Keep::inference, Keep::training}) {
+            for (const ActivationPolicy policy : {ActivationPolicy::inference, ActivationPolicy::training}) {
                 if (matmul_kind == MatmulKind::bf16 && (!gemm::has_bf16 || c.config.vocab > 1000)) continue;
                 SCOPED_TRACE(testing::Message() << c.config.channels << " channels, " << c.threads << " threads");
                 omp_set_num_threads(c.threads);
-                const CpuScratch plan =
-                    gpt2_scratch(c.config, {.B = c.B, .T = c.T, .keep = keep, .muon = c.muon}, matmul_kind, c.threads);
+                const CpuScratch plan = gpt2_scratch(c.config, {.B = c.B, .T = c.T, .policy = policy, .muon = c.muon},
+                                                     matmul_kind, c.threads);
 
                 Cpu reserved(matmul_kind);
                 reserved.reserve(plan);
                 EXPECT_EQ(reserved.scratch_bytes(), plan.bytes());
-                GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, keep);
+                GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, policy);
                 initialize_parameters(c.config, model.table, 1, model.parameters.get());
                 use(model, c);
                 EXPECT_EQ(model.dev.scratch_bytes(), plan.bytes());
 
-                GPT2<Cpu> without_plan(Cpu(matmul_kind), c.config, c.B, c.T, keep);
+                GPT2<Cpu> without_plan(Cpu(matmul_kind), c.config, c.B, c.T, policy);
                 initialize_parameters(c.config, without_plan.table, 1, without_plan.parameters.get());
                 use(without_plan, c);
                 EXPECT_EQ(without_plan.dev.scratch_bytes(), plan.bytes());

@@ -13,7 +13,7 @@ constexpr GPT2Config rows300{.context = 16, .vocab = 300, .layers = 1, .heads = 
 
 // The mean over all predictions in windows of the context, by plain loops in double precision.
 double reference_loss(const GPT2Config& config, const std::vector<float>& parameters, const std::vector<int32_t>& ids) {
-    GPT2<Reference<double>> model({}, config, 1, config.context, Keep::inference);
+    GPT2<Reference<double>> model({}, config, 1, config.context, ActivationPolicy::inference);
     std::copy(parameters.begin(), parameters.end(), model.parameters.get());
     const int64_t predictions = std::ssize(ids) - 1;
     double sum = 0;
