@@ -20,7 +20,7 @@ void check_llmc_pair(const std::string& checkpoint, const std::string& state_pat
         bad_input(state_path, "T", std::to_string(state.T), "at most the context " + std::to_string(config.context),
                   "use the pair's own files");
     const int64_t N = state.B * state.T, C = config.channels, V = config.vocab;
-    GPT2<Cpu> model(Cpu{}, config, state.B, state.T, Keep::training);
+    GPT2<Cpu> model(Cpu{}, config, state.B, state.T, ActivationPolicy::training);
     read_llmc_model(checkpoint, model.parameters.get());
     model.forward_backward(state.x.data(), state.y.data(), state.B, state.T, 1.0 / static_cast<double>(N));
     const double loss = model.loss();

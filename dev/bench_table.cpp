@@ -63,7 +63,7 @@ void BenchTable::group(const std::string& name, const std::vector<std::string>& 
     }
 }
 
-void BenchTable::layer(const Row& r, const std::string& work) {
+void BenchTable::layer(const BenchRow& r, const std::string& work) {
     if (!wanted(r.name)) return;
     std::vector<Rival> rivals;
     for (const char* mode : {"eager", "compile"})
@@ -71,7 +71,7 @@ void BenchTable::layer(const Row& r, const std::string& work) {
     row(r, rivals);
 }
 
-void BenchTable::row(const Row& row, const std::vector<Rival>& rivals) {
+void BenchTable::row(const BenchRow& row, const std::vector<Rival>& rivals) {
     std::vector<std::function<double()>> measures = {[&] {
         const double seconds = seconds_a_call(row.work);
         rest();

@@ -9,7 +9,7 @@
 #include "dev/bench_pytorch.h"
 #include "dev/harness.h"
 
-struct Row {
+struct BenchRow {
     std::string name;
     Unit unit = Unit::flops;
     double amount = 0;  // flops, or bytes read and written
@@ -36,8 +36,8 @@ public:
     void group(const std::string& name, const std::vector<std::string>& suffixes, const std::function<void()>& body);
 
     // A row beside PyTorch doing `work` ("matmul_forward 1024 768 2304"), if wanted.
-    void layer(const Row& row, const std::string& work);
-    void row(const Row& row, const std::vector<Rival>& rivals);
+    void layer(const BenchRow& row, const std::string& work);
+    void row(const BenchRow& row, const std::vector<Rival>& rivals);
 
     bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
     bool pytorch() const { return pytorch_; }

@@ -95,7 +95,7 @@ void thread_row(BenchTable& table, std::FILE* csv, const Step& s) {
                                                       on(threads, empty_region), on(threads, watched)},
                                                      std::min(s.rounds, 5));
         double memory = 0;
-        for (const auto& [layer, row] : profile.rows())
+        for (const auto& [layer, row] : profile.totals())
             if (row.flops <= 0) memory += row.seconds / static_cast<double>(steps);
         const Parts p{.one = samples[0].median(),
                       .all = samples[4].median(),

@@ -18,7 +18,7 @@ double prod(Count... counts) {
 
 class Profile {
 public:
-    struct Row {
+    struct Totals {
         int64_t calls = 0;
         double seconds = 0, flops = 0, bytes = 0;  // flops 0: what counts is bytes read and written
     };
@@ -26,16 +26,16 @@ public:
     // Adds a call. Off until start(), so evaluations and samples are not counted.
     void add(const char* name, double seconds, double flops, double bytes) {
         if (!running_) return;
-        Row& row = rows_[name];
-        ++row.calls, row.seconds += seconds, row.flops += flops, row.bytes += bytes;
+        Totals& sums = totals_[name];
+        ++sums.calls, sums.seconds += seconds, sums.flops += flops, sums.bytes += bytes;
     }
     void start() { running_ = true; }
     void stop() { running_ = false; }
     bool running() const { return running_; }
-    const std::map<std::string, Row>& rows() const { return rows_; }
+    const std::map<std::string, Totals>& totals() const { return totals_; }  // by name
 
 private:
-    std::map<std::string, Row> rows_;
+    std::map<std::string, Totals> totals_;
     bool running_ = false;
 };
 

@@ -205,10 +205,10 @@ void sum_rows(float* c, int64_t width, bool accumulate, int64_t K, const float* 
 
 // Queries [q, q + M), and the keys [k0, …) of a block that they see: n of them, in whole vectors. All queries see the
 // first `all_see`.
-struct Tile {
+struct QueryTile {
     int64_t q, M, k0, n, all_see;
     bool on_diagonal;
-    Tile(int64_t first, int64_t rows, int64_t begin, int64_t end)
+    QueryTile(int64_t first, int64_t rows, int64_t begin, int64_t end)
         : q(first),
           M(rows),
           k0(begin),
@@ -222,7 +222,7 @@ struct Tile {
 // sums (M,width) are rescaled to the new top. There are two passes over the rows, as in one pass the exponentials of
 // each row would wait for its maximum. meanwhile(r) is called for each row.
 template <class Words, class F>
-void softmax(float* scores, const Tile& t, float scale, float* top, float* total, float* sums, int64_t width,
+void softmax(float* scores, const QueryTile& t, float scale, float* top, float* total, float* sums, int64_t width,
              const F& meanwhile) {
     const float binary = scale * std::numbers::log2e_v<float>;
     for (int64_t r = 0; r < t.M; ++r) {
@@ -264,7 +264,7 @@ void softmax(float* scores, const Tile& t, float scale, float* top, float* total
 // zeros for keys that are not seen; dscores = ds in words along the keys. With floats, p and ds may be scores and
 // dscores themselves, and entries of unseen keys are undefined. meanwhile(r) is called for each row.
 template <class Words, class F>
-void softmax_backward(float* p, float* ds, float* scores, float* dscores, const Tile& t, float scale,
+void softmax_backward(float* p, float* ds, float* scores, float* dscores, const QueryTile& t, float scale,
                       const float* log_sum, const float* dout_out, const F& meanwhile) {
     constexpr int64_t size = Words::size;
     for (int64_t r0 = 0; r0 < t.M; r0 += size) {
@@ -336,7 +336,7 @@ void forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, const Hea
         for (int64_t k0 = 0; k0 < q1; k0 += KEYS)
             for (int64_t m = 0; m < rows; m += MR)
                 for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
-                    const Tile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
+                    const QueryTile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
                     const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
                     const bool first_keys = k0 == 0;
                     const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
@@ -392,7 +392,7 @@ void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const 
             const int64_t k1 = std::min(k0 + KEYS, q1);
             for (int64_t m = 0; m < rows; m += MR)
                 for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
-                    const Tile t(q0 + m, M, k0, k1);
+                    const QueryTile t(q0 + m, M, k0, k1);
                     float *const p_tile = p + m / size * STRIDE, *const ds_tile = ds + m / size * STRIDE;
                     float *const scores = size == 1 ? p_tile : tile, *const dscores =
                                                                          size == 1 ? ds_tile : tile + MR * STRIDE;

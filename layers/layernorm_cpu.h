@@ -28,7 +28,7 @@ struct MomentVectors {
 
 // A row of inp, or with Residual of inp + branch.
 template <bool Residual, class S>
-struct Row {
+struct InputRow {
     const S *inp, *branch;
     [[gnu::always_inline]] simd::vfloat operator()(int64_t c, int64_t n) const {
         const simd::vfloat v = simd::load_n(inp + c, n);
@@ -40,16 +40,16 @@ struct Row {
     }
 };
 
-template <class Row>
-Moments moments_about(float near, const Row& x, int64_t C) {
+template <class X>
+Moments moments_about(float near, const X& x, int64_t C) {
     MomentVectors moments{near};
     each_vector(C, [&](int64_t c, int64_t n, int k) { moments.add(x(c, n), n, k); });
     return moments.total();
 }
 
 // The mean of the first elements, which is usually near the row's mean.
-template <class Row>
-float guess(const Row& x, int64_t C) {
+template <class X>
+float guess(const X& x, int64_t C) {
     const int64_t few = std::min<int64_t>(C, 4 * simd::W);
     simd::vfloat total[4]{};
     each_vector(few, [&](int64_t c, int64_t n, int k) { total[k] += x(c, n); });
@@ -58,8 +58,8 @@ float guess(const Row& x, int64_t C) {
 
 // out = (x - m) * r * weight + bias, residual = x if not null; returns the moments of the next row. Its inputs are
 // arguments, not captures, which would be loaded again after each store, as a vector may alias anything.
-template <class Row, class S>
-Moments finish_row(S* residual, S* out, float m, float r, Row x, Row next_x, const S* weight, const S* bias, int64_t C,
+template <class X, class S>
+Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S* weight, const S* bias, int64_t C,
                    bool past) {
     using namespace simd;
     MomentVectors next{guess(next_x, C)};
@@ -80,7 +80,7 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
              const S* bias, int64_t N, int64_t C, float eps) {
     const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
     const auto row_at = [=](int64_t row) {
-        return Row<Residual, S>{inp + row * C, Residual ? branch + row * C : nullptr};
+        return InputRow<Residual, S>{inp + row * C, Residual ? branch + row * C : nullptr};
     };
     const auto finish = [=](int64_t row, int64_t next_row, Moments moments) __attribute__((always_inline)) {
         const auto x = row_at(row);

@@ -13,7 +13,7 @@ struct Sums {
 // A row of dout and inp, and the places of its dinp and dresidual. With Mean, as in LayerNorm; without it norm is inp *
 // r, and there is no sum(dnorm) and no db.
 template <bool Mean, class S>
-struct Row {
+struct BackwardRow {
     const S *dout, *inp, *dresidual;
     S* dinp;
     float m, r;
@@ -28,8 +28,8 @@ struct Row {
 // All loads of a vector come before its stores: with rows of whole pages, a load just behind a store would wait for it,
 // as the CPU first compares the lowest 12 bits of their addresses.
 template <bool Mean, bool Finish, bool Next, class S>
-Sums finish_and_read(Row<Mean, S> row, const Sums& sums, Row<Mean, S> next, float* dw, float* db, const S* weight,
-                     int64_t C, bool past) {
+Sums finish_and_read(BackwardRow<Mean, S> row, const Sums& sums, BackwardRow<Mean, S> next, float* dw, float* db,
+                     const S* weight, int64_t C, bool past) {
     using namespace simd;
     // Multiplied out, dinp is two FMAs: r * dnorm + shift + slope * norm.
     const vfloat shift = set1(Mean ? -row.r * (sums.dnorm / static_cast<float>(C)) : 0.0f);
@@ -64,12 +64,12 @@ void backward(Cpu& dev, S* dinp, S* dweight, S* dbias, const S* dout, const S* i
               const float* rstd, const S* dresidual, int64_t N, int64_t C) {
     const bool past = past_caches(dinp, N, C);
     const auto at = [=](int64_t row) {
-        return Row<Mean, S>{dout + row * C,
-                            inp + row * C,
-                            dresidual ? dresidual + row * C : nullptr,
-                            dinp ? dinp + row * C : nullptr,
-                            Mean ? mean[row] : 0,
-                            rstd[row]};
+        return BackwardRow<Mean, S>{dout + row * C,
+                                    inp + row * C,
+                                    dresidual ? dresidual + row * C : nullptr,
+                                    dinp ? dinp + row * C : nullptr,
+                                    Mean ? mean[row] : 0,
+                                    rstd[row]};
     };
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
         Sums sums = finish_and_read<Mean, false, true>(at(row), {}, at(row), dw, db, weight, C, past);

@@ -13,8 +13,8 @@
 inline void print_profile(const Profile& profile, int64_t steps, double step_seconds, double flops_peak,
                           double bytes_peak) {
     if (steps == 0) return;
-    using Named = std::pair<std::string, Profile::Row>;
-    std::vector<Named> rows(profile.rows().begin(), profile.rows().end());
+    using Named = std::pair<std::string, Profile::Totals>;
+    std::vector<Named> rows(profile.totals().begin(), profile.totals().end());
     std::sort(rows.begin(), rows.end(),
               [](const Named& a, const Named& b) { return a.second.seconds > b.second.seconds; });
     const double each = 1e3 / static_cast<double>(steps);

@@ -192,7 +192,7 @@ Votes Block::barrier(const char* name, bool predicate, Site site) {
     return votes_;
 }
 
-void Block::collective(const char* name, unsigned mask, void* data, Work work, Site site) {
+void Block::collective(const char* name, unsigned mask, void* data, Collective f, Site site) {
     Thread& me = *current;
     const int first = me.number / 32 * 32;
     Warp& warp = warps_[static_cast<size_t>(me.number / 32)];
@@ -217,7 +217,7 @@ void Block::collective(const char* name, unsigned mask, void* data, Work work, S
                      mask, lane, other.waits_at, other.mask, other.site.file_name(), other.site.line());
             all[lane] = other.data;
         }
-        work(all, mask);
+        f(all, mask);
         warp.arrived &= ~mask;
         for (int lane = 0; lane < 32; ++lane)
             if (mask >> lane & 1) release(threads_[static_cast<size_t>(first + lane)]);
@@ -247,14 +247,14 @@ Votes barrier(const char* name, bool predicate, Site site) {
     const Internal scope;
     return running->barrier(name, predicate, site);
 }
-void collective(const char* name, unsigned mask, void* data, Work work, Site site) {
+void collective(const char* name, unsigned mask, void* data, Collective f, Site site) {
     const Internal scope;
-    running->collective(name, mask, data, work, site);
+    running->collective(name, mask, data, f, site);
 }
 int lane() { return running->current->number % 32; }
 void* dynamic_shared() { return running->dynamic; }
 
-Work exchange() {
+Collective exchange() {
     return [](void* const* data, unsigned mask) {
         for (int lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;

@@ -33,7 +33,7 @@ public:
     void run(const Launch&, uint64_t number);
 
     Votes barrier(const char* name, bool predicate, Site site);
-    void collective(const char* name, unsigned mask, void* data, Work work, Site site);
+    void collective(const char* name, unsigned mask, void* data, Collective f, Site site);
 
     // Ends the launch: `thread` did what the format says at `site`, or at the instruction before `pc`. None of the
     // block's fibers runs again, so nothing on their stacks is destroyed.

@@ -127,15 +127,15 @@ struct Votes {
 };
 Votes barrier(const char* name, bool predicate, Site site);
 
-// Waits until all lanes of `mask` are here; the last one calls work(each lane's data, mask) for all.
-using Work = void (*)(void* const* data, unsigned mask);
-void collective(const char* name, unsigned mask, void* data, Work work, Site site);
+// Waits until all lanes of `mask` are here; the last one calls f(each lane's data, mask) for all.
+using Collective = void (*)(void* const* data, unsigned mask);
+void collective(const char* name, unsigned mask, void* data, Collective f, Site site);
 
 struct Exchange {
     uint64_t in, out;
     int from;  // lane
 };
-Work exchange();
+Collective exchange();
 void syncwarp(unsigned mask, Site site);
 unsigned ballot(const char* name, unsigned mask, bool predicate, Site site);
 unsigned match(unsigned mask, uint64_t value, Site site);

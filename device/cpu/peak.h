@@ -26,8 +26,8 @@ constexpr Effort thorough{0.020, 3};  // beside what make bench times
 // FLOP/s of all threads together. Each thread calls `work`, which returns the FLOP it has done, for a while before the
 // clock starts, so that threads are awake and their cores run at the clock rate for such work. A loop of less than a
 // millisecond that began with sleeping threads gave as little as 60 % of the peak.
-template <class Work>
-double rate_of_threads(const Work& work, Effort effort) {
+template <class F>
+double rate_of_threads(const F& work, Effort effort) {
     double best = 0, flops = 0, start = 0;
     int64_t calls = 1;
 #pragma omp parallel
@@ -108,10 +108,11 @@ double peak_of_kind(amx::Planes<planes>, Effort effort) {
         [] {
             constexpr int64_t steps = 2, rounds = 600 / planes, words = 2 * planes * steps * words_of_tile;
             alignas(64) uint32_t a[words] = {}, b[words] = {};
-            alignas(64) float c[side * side] = {};
+            alignas(64) float c[block_side * block_side] = {};
             configure();
-            for (int64_t r = 0; r < rounds; ++r) multiply_block<planes>(steps, a, b, c, side, true, side, side, [] {});
-            return c[0] == 0 ? 2.0 * side * side * side * steps * rounds : 0;
+            for (int64_t r = 0; r < rounds; ++r)
+                multiply_block<planes>(steps, a, b, c, block_side, true, block_side, block_side, [] {});
+            return c[0] == 0 ? 2.0 * block_side * block_side * block_side * steps * rounds : 0;
         },
         effort);
 }

@@ -74,8 +74,8 @@ inline void store_row(S* p, simd::vfloat v, int64_t n, bool past) {
 }
 
 // 1 / sqrt(mean of (x - m)² + eps) of a row x(c, n) whose squares overflow.
-template <class Row>
-float rstd_of_huge(const Row& x, float m, int64_t C, float eps) {
+template <class X>
+float rstd_of_huge(const X& x, float m, int64_t C, float eps) {
     constexpr float down = 0x1p-64f;
     simd::vfloat squares{};
     for (int64_t c = 0; c < C; c += simd::W) {

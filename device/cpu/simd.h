@@ -196,8 +196,8 @@ inline void exchange_all(vfloat (&rows)[W]) {
 }
 
 // out[j * ld_out + i] = row(i)[j] for i < W and j < min(n, W), by exchanging halves, quarters, … of the matrix.
-template <class Row>
-void transpose(float* out, int64_t ld_out, int64_t n, const Row& row) {
+template <class F>
+void transpose(float* out, int64_t ld_out, int64_t n, const F& row) {
     vfloat rows[W];
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) rows[i] = row(i);

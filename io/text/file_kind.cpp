@@ -9,12 +9,13 @@ namespace {
 
 using namespace std::string_view_literals;
 
-struct Row {
+// How files of a kind begin.
+struct Signature {
     std::string_view begin;
     const char *name, *remedy;
 };
 // A longer beginning stands before the shorter one that it contains.
-constexpr Row rows[] = {
+constexpr Signature signatures[] = {
     {"\xff\xfe\0\0"sv, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT"},
     {"\0\0\xfe\xff"sv, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT"},
     {"\xff\xfe"sv, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 IN > OUT"},
@@ -38,8 +39,8 @@ constexpr Row rows[] = {
 }  // namespace
 
 FileKind kind_of(std::string_view bytes) {
-    for (const Row& row : rows)
-        if (bytes.starts_with(row.begin)) return {row.name, row.remedy};
+    for (const Signature& signature : signatures)
+        if (bytes.starts_with(signature.begin)) return {signature.name, signature.remedy};
     if (bytes.size() > 262 && bytes.substr(257, 5) == "ustar") return {"a tar archive", "tar -xf IN"};
     int32_t magic = 0;
     if (bytes.size() >= sizeof magic) std::memcpy(&magic, bytes.data(), sizeof magic);

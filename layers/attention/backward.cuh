@@ -44,15 +44,15 @@ __global__ void __launch_bounds__(threads)
               int64_t heads, float scale) {
     constexpr int queries = 16 * warps * M, size = tile_rows * HS;
     DYN_SHARED(bf16, stages);  // 2 stages of (keys, values); dout and the queries pass through them
-    const Work work = block_work(true, queries, seq, C, NH, HS, heads);
-    const bf16* const base = qkv + work.qkv;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
+    const BlockTile tile = block_tile(true, queries, seq, C, NH, HS, heads);
+    const bf16* const base = qkv + tile.qkv;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
         copy_keys_and_values<HS>(stages + stage * 2 * size, base, C, first, seq);
     };
 
-    copy_rows<HS, queries>(stages, base, 3 * C, work.first, seq);
-    copy_rows<HS, queries>(stages + 2 * size, dout + work.out, C, work.first, seq);
+    copy_rows<HS, queries>(stages, base, 3 * C, tile.first, seq);
+    copy_rows<HS, queries>(stages + 2 * size, dout + tile.out, C, tile.first, seq);
     commit_copies();
     wait_for_copies<0>();
     __syncthreads();
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(threads)
     float dq[M][HS / 8][4] = {}, log_sum[M][2], dout_out[M][2];
     UNROLL for (int m = 0; m < M; ++m) UNROLL for (int half = 0; half < 2; ++half) {
         const int t = warp_first + 16 * m + result_row(2 * half);
-        log_sum[m][half] = t < seq ? logsumexp[work.head * seq + t] * log2e : 0;
-        dout_out[m][half] = t < seq ? delta[work.head * seq + t] : 0;
+        log_sum[m][half] = t < seq ? logsumexp[tile.head * seq + t] * log2e : 0;
+        dout_out[m][half] = t < seq ? delta[tile.head * seq + t] : 0;
     }
 
-    const int last = min(work.first + queries, seq);  // past the last query
+    const int last = min(tile.first + queries, seq);  // past the last query
     for (int first = 0, stage = 0; first < last; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is here, and all have done with the one before
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(threads)
         for (int row = 0; row < whole; row += 16) work_on.template operator()<false>(row);
         for (int row = max(0, whole); row < end; row += 16) work_on.template operator()<true>(row);
     }
-    UNROLL for (int m = 0; m < M; ++m) store_rows<HS>(dqkv + work.qkv, dq[m], 3 * C, warp_first + 16 * m, seq, scale);
+    UNROLL for (int m = 0; m < M; ++m) store_rows<HS>(dqkv + tile.qkv, dq[m], 3 * C, warp_first + 16 * m, seq, scale);
 }
 
 // dk and dv of dqkv (B,T,3C). A warp keeps 16 M keys and values in shared memory, as the sums take the registers; tiles
@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(threads)
     bf16* const own = stages + 4 * size;
     __shared__ float statistics[2][2][tile_rows];
     static_assert(threads == 2 * tile_rows);
-    const Work work = block_work(false, keys, seq, C, NH, HS, heads);
-    const bf16* const base = qkv + work.qkv;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
+    const BlockTile tile = block_tile(false, keys, seq, C, NH, HS, heads);
+    const bf16* const base = qkv + tile.qkv;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const bf16 *const own_keys = own + warp * 16 * M * HS, *const own_values = own_keys + keys * HS;
     const auto copy_tile = [&](int first, int stage) {
         copy_rows<HS, tile_rows>(stages + stage * 2 * size, base, 3 * C, first, seq);
-        copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, dout + work.out, C, first, seq);
+        copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, dout + tile.out, C, first, seq);
         commit_copies();
     };
     // each thread's part of a tile's statistics
@@ -142,16 +142,16 @@ __global__ void __launch_bounds__(threads)
     const auto load_statistic = [&](int first) {
         const int t = first + of_row;
         if (t >= seq) return 0.0f;
-        return which == 0 ? logsumexp[work.head * seq + t] * log2e : delta[work.head * seq + t];
+        return which == 0 ? logsumexp[tile.head * seq + t] * log2e : delta[tile.head * seq + t];
     };
 
-    copy_rows<HS, keys>(own, base + C, 3 * C, work.first, seq);
-    copy_rows<HS, keys>(own + keys * HS, base + 2 * C, 3 * C, work.first, seq);
-    copy_tile(work.first, 0);
-    statistics[0][which][of_row] = load_statistic(work.first);
+    copy_rows<HS, keys>(own, base + C, 3 * C, tile.first, seq);
+    copy_rows<HS, keys>(own + keys * HS, base + 2 * C, 3 * C, tile.first, seq);
+    copy_tile(tile.first, 0);
+    statistics[0][which][of_row] = load_statistic(tile.first);
 
     float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
-    for (int first = work.first, stage = 0; first < seq; first += tile_rows, stage ^= 1) {
+    for (int first = tile.first, stage = 0; first < seq; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is here, and all have done with the one before
         const bool more = first + tile_rows < seq;
@@ -209,8 +209,8 @@ __global__ void __launch_bounds__(threads)
         if (more) statistics[stage ^ 1][which][of_row] = next;
     }
     UNROLL for (int m = 0; m < M; ++m) {
-        store_rows<HS>(dqkv + work.qkv + C, dk[m], 3 * C, warp_first + 16 * m, seq, scale);
-        store_rows<HS>(dqkv + work.qkv + 2 * C, dv[m], 3 * C, warp_first + 16 * m, seq, 1);
+        store_rows<HS>(dqkv + tile.qkv + C, dk[m], 3 * C, warp_first + 16 * m, seq, scale);
+        store_rows<HS>(dqkv + tile.qkv + 2 * C, dv[m], 3 * C, warp_first + 16 * m, seq, 1);
     }
 }
 

@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(threads)
     constexpr int queries = 16 * warps * M, size = tile_rows * HS, groups = tile_rows / 16;
     static_assert(queries <= 2 * tile_rows);  // queries pass through the second stage
     DYN_SHARED(bf16, stages);                 // 2 stages of (keys, values)
-    const Work work = block_work(true, queries, seq, C, NH, HS, heads);
-    const bf16* const base = qkv + work.qkv;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = work.first + warp * 16 * M;
+    const BlockTile tile = block_tile(true, queries, seq, C, NH, HS, heads);
+    const bf16* const base = qkv + tile.qkv;
+    const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
         copy_keys_and_values<HS>(stages + stage * 2 * size, base, C, first, seq);
     };
 
-    copy_rows<HS, queries>(stages + 2 * size, base, 3 * C, work.first, seq);
+    copy_rows<HS, queries>(stages + 2 * size, base, 3 * C, tile.first, seq);
     copy_tile(0, 0);
     wait_for_copies<0>();
     __syncthreads();
@@ -133,19 +133,19 @@ __global__ void __launch_bounds__(threads)
         }
     };
 
-    const int end = min(work.first + queries, seq);  // past the last query
+    const int end = min(tile.first + queries, seq);  // past the last query
     for (int first = 0, stage = 0; first < end; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is here, and all have done with the one before, or have read their queries
         if (first + tile_rows < end) copy_tile(first + tile_rows, stage ^ 1);
         const bf16 *const keys = stages + stage * 2 * size, *const values = keys + size;
-        if (first + tile_rows <= work.first)
+        if (first + tile_rows <= tile.first)
             work_on.template operator()<false>(keys, values, first);
         else
             work_on.template operator()<true>(keys, values, first);
     }
 
-    UNROLL for (int m = 0; m < M; ++m) write_rows<HS>(out + work.out, logsumexp + work.head * seq, o[m], largest[m],
+    UNROLL for (int m = 0; m < M; ++m) write_rows<HS>(out + tile.out, logsumexp + tile.head * seq, o[m], largest[m],
                                                       sum[m], warp_first + 16 * m, seq, C, factor);
 }
 

@@ -4,7 +4,7 @@
 // time.
 #pragma once
 
-#include "device/cuda/common.cuh"
+#include "layers/attention/block_tile.cuh"
 
 namespace attention_plain {
 
@@ -74,22 +74,10 @@ __device__ __forceinline__ void add(float (&x)[depth], float factor, const float
     }
 }
 
-// The head and tile of positions of a block. Tiles with most of the triangle's work start first.
-struct Work {
-    int64_t head, base, out_base;  // of qkv's and of out's elements
-    int first;
-};
-template <int LANES>
-__device__ __forceinline__ Work block_work(bool last_first, int seq, int64_t C, int NH, int hs, int64_t heads) {
-    const int64_t head = blockIdx.x % heads, b = head / NH, h = head % NH;
-    const int tile = static_cast<int>(blockIdx.x / heads), tiles = (seq + rows<LANES> - 1) / rows<LANES>;
-    return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows<LANES>};
-}
-
 // The first position of the thread's warp: its lanes skip the same rows, those that are masked for all of it.
 template <int LANES>
-__device__ __forceinline__ int warp_first(const Work& work) {
-    return work.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
+__device__ __forceinline__ int warp_first(const BlockTile& tile) {
+    return tile.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
 }
 
 // out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as the hardware has powers of 2.
@@ -100,14 +88,14 @@ __global__ void __launch_bounds__(threads, 4)
                    int NH, int hs, int64_t heads, float factor) {
     __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
-    const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
-    const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
-    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
-    const T* const base = qkv + work.base;
+    const BlockTile tile = block_tile(true, rows<LANES>, seq, C, NH, hs, heads);
+    const int t = tile.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(tile) + 32 / LANES);  // of the keys that the warp's queries see
+    const T* const base = qkv + tile.qkv;
     float q[depth], o[depth] = {}, largest = -INFINITY, sum = 0;
     load_row<LANES>(q, base + t * 3 * C, hs, t >= seq);
     UNROLL for (int i = 0; i < depth; ++i) q[i] *= factor;
-    for (int first = 0; first <= work.first; first += rows<LANES>) {
+    for (int first = 0; first <= tile.first; first += rows<LANES>) {
         __syncthreads();
         load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
         load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
@@ -133,9 +121,9 @@ __global__ void __launch_bounds__(threads, 4)
         }
     }
     if (t >= seq) return;
-    store_row<LANES>(out + work.out_base + t * C, o, hs, 1 / sum);
+    store_row<LANES>(out + tile.out + t * C, o, hs, 1 / sum);
     constexpr float ln2 = 0.693147181f;
-    if (threadIdx.x % LANES == 0) logsumexp[work.head * seq + t] = largest * ln2 + logf(sum);
+    if (threadIdx.x % LANES == 0) logsumexp[tile.head * seq + t] = largest * ln2 + logf(sum);
 }
 
 // delta (B,NH,T) = dout·out of each head. One warp per head and position.
@@ -162,18 +150,18 @@ __global__ void __launch_bounds__(threads, 3)
     constexpr float log2e = 1.44269504f;
     __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
-    const Work work = block_work<LANES>(true, seq, C, NH, hs, heads);
-    const int t = work.first + static_cast<int>(threadIdx.x) / LANES;
-    const int end = min(seq, warp_first<LANES>(work) + 32 / LANES);  // of the keys that the warp's queries see
+    const BlockTile tile = block_tile(true, rows<LANES>, seq, C, NH, hs, heads);
+    const int t = tile.first + static_cast<int>(threadIdx.x) / LANES;
+    const int end = min(seq, warp_first<LANES>(tile) + 32 / LANES);  // of the keys that the warp's queries see
     const bool absent = t >= seq;
-    const T* const base = qkv + work.base;
+    const T* const base = qkv + tile.qkv;
     float q[depth], dy[depth], dq[depth] = {};
     load_row<LANES>(q, base + t * 3 * C, hs, absent);
-    load_row<LANES>(dy, dout + work.out_base + t * C, hs, absent);
+    load_row<LANES>(dy, dout + tile.out + t * C, hs, absent);
     UNROLL for (int i = 0; i < depth; ++i) q[i] *= scale * log2e;
-    const float log_sum = absent ? 0 : logsumexp[work.head * seq + t] * log2e;
-    const float dout_out = absent ? 0 : delta[work.head * seq + t];
-    for (int first = 0; first <= work.first; first += rows<LANES>) {
+    const float log_sum = absent ? 0 : logsumexp[tile.head * seq + t] * log2e;
+    const float dout_out = absent ? 0 : delta[tile.head * seq + t];
+    for (int first = 0; first <= tile.first; first += rows<LANES>) {
         __syncthreads();
         load_tile<LANES>(k, base + C, 3 * C, first, seq, hs);
         load_tile<LANES>(v, base + 2 * C, 3 * C, first, seq, hs);
@@ -188,7 +176,7 @@ __global__ void __launch_bounds__(threads, 3)
             UNROLL for (int i = 0; i < chunk; ++i) if (first + row + i <= t) add<LANES>(dq, dscore[i], k[row + i]);
         }
     }
-    if (!absent) store_row<LANES>(dqkv + work.base + t * 3 * C, dq, hs, scale);
+    if (!absent) store_row<LANES>(dqkv + tile.qkv + t * 3 * C, dq, hs, scale);
 }
 
 // dk and dv of dqkv (B,T,3C): keys and values stay in registers, queries and douts pass.
@@ -202,21 +190,21 @@ __global__ void __launch_bounds__(threads, 2)
     __shared__ __align__(16) float dy[rows<LANES>][width<LANES>];
     __shared__ float log_sum[rows<LANES>];
     __shared__ float dout_out[rows<LANES>];
-    const Work work = block_work<LANES>(false, seq, C, NH, hs, heads);
-    const int s = work.first + static_cast<int>(threadIdx.x) / LANES;
-    const T* const base = qkv + work.base;
+    const BlockTile tile = block_tile(false, rows<LANES>, seq, C, NH, hs, heads);
+    const int s = tile.first + static_cast<int>(threadIdx.x) / LANES;
+    const T* const base = qkv + tile.qkv;
     float k[depth], v[depth], dk[depth] = {}, dv[depth] = {};
     load_row<LANES>(k, base + s * 3 * C + C, hs, s >= seq);
     load_row<LANES>(v, base + s * 3 * C + 2 * C, hs, s >= seq);
     UNROLL for (int i = 0; i < depth; ++i) k[i] *= scale * log2e;
-    for (int first = work.first; first < seq; first += rows<LANES>) {
+    for (int first = tile.first; first < seq; first += rows<LANES>) {
         __syncthreads();
         load_tile<LANES>(q, base, 3 * C, first, seq, hs);
-        load_tile<LANES>(dy, dout + work.out_base, C, first, seq, hs);
+        load_tile<LANES>(dy, dout + tile.out, C, first, seq, hs);
         for (int row = static_cast<int>(threadIdx.x); row < rows<LANES>; row += threads) {
             const bool absent = first + row >= seq;
-            log_sum[row] = absent ? 0 : logsumexp[work.head * seq + first + row] * log2e;
-            dout_out[row] = absent ? 0 : delta[work.head * seq + first + row];
+            log_sum[row] = absent ? 0 : logsumexp[tile.head * seq + first + row] * log2e;
+            dout_out[row] = absent ? 0 : delta[tile.head * seq + first + row];
         }
         __syncthreads();
         for (int row = 0; row < rows<LANES>; row += chunk) {  // bounds of the warp's own would cost registers: spills
@@ -234,8 +222,8 @@ __global__ void __launch_bounds__(threads, 2)
         }
     }
     if (s >= seq) return;
-    store_row<LANES>(dqkv + work.base + s * 3 * C + C, dk, hs, scale);
-    store_row<LANES>(dqkv + work.base + s * 3 * C + 2 * C, dv, hs, 1);
+    store_row<LANES>(dqkv + tile.qkv + s * 3 * C + C, dk, hs, scale);
+    store_row<LANES>(dqkv + tile.qkv + s * 3 * C + 2 * C, dv, hs, 1);
 }
 
 // f<LANES>() for heads of hs channels

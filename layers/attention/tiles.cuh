@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/cuda/mma.cuh"
+#include "layers/attention/block_tile.cuh"
 
 namespace attention_mma {
 
@@ -117,18 +118,6 @@ __device__ __forceinline__ void mma_on_diagonal(float (&left)[4], float (&right)
         float(&d)[4] = half == 0 ? left : right;
         UNROLL for (int i = 0; i < 4; ++i) d[i] = count[i] > 0 ? __uint_as_float(0x7fc00000) : d[i];
     }
-}
-
-// The head of a block and its tile of `rows` rows; tiles with most of the triangle's work come first.
-struct Work {
-    int64_t head, qkv, out;  // offsets of the head's elements
-    int first;
-};
-__device__ __forceinline__ Work block_work(bool last_first, int rows, int seq, int64_t C, int NH, int hs,
-                                           int64_t heads) {
-    const int64_t head = blockIdx.x % heads, b = head / NH, h = head % NH;
-    const int tile = static_cast<int>(blockIdx.x / heads), tiles = (seq + rows - 1) / rows;
-    return {head, b * seq * 3 * C + h * hs, b * seq * C + h * hs, (last_first ? tiles - 1 - tile : tile) * rows};
 }
 
 // --- launches

@@ -208,12 +208,12 @@ TEST(CudaProfile, ComesWithTheStepsResult) {
             from -= seconds_now();
             for (int call = 0; call < 3; ++call) layer();
             add_loss(dev, s.get(), x.on(dev), 9001, 1);
-            EXPECT_EQ(profile.rows().size(), step == 1 ? 0u : 2u);
+            EXPECT_EQ(profile.totals().size(), step == 1 ? 0u : 2u);
             take(dev, s.get());
             from += seconds_now();
             profile.stop();
-            ASSERT_EQ(profile.rows().size(), 2u);
-            const Profile::Row &converted = profile.rows().at("convert"), &added = profile.rows().at("add_loss");
+            ASSERT_EQ(profile.totals().size(), 2u);
+            const Profile::Totals &converted = profile.totals().at("convert"), &added = profile.totals().at("add_loss");
             EXPECT_EQ(converted.calls, 3 * step);
             EXPECT_EQ(added.calls, step);
             EXPECT_EQ(converted.bytes, 3 * step * 8 * 9001);
@@ -223,7 +223,7 @@ TEST(CudaProfile, ComesWithTheStepsResult) {
         }
         layer();
         take(dev, s.get());
-        EXPECT_EQ(profile.rows().at("convert").calls, 6);
+        EXPECT_EQ(profile.totals().at("convert").calls, 6);
         EXPECT_EQ(dev.timings->calls.size(), 4u);  // their events are used again
     });
 }

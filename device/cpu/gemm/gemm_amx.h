@@ -31,11 +31,11 @@ template <int planes>
 struct Blocks;
 template <>
 struct Blocks<1> {
-    static constexpr int64_t KC = 512, MC = 32 * side, NC = 12 * side;
+    static constexpr int64_t KC = 512, MC = 32 * block_side, NC = 12 * block_side;
 };
 template <>
 struct Blocks<3> {
-    static constexpr int64_t KC = 512, MC = 8 * side, NC = 4 * side;
+    static constexpr int64_t KC = 512, MC = 8 * block_side, NC = 4 * block_side;
 };
 // Which planes of A and B are multiplied, the smallest results first; neighbours have one plane in common.
 struct Pair {
@@ -52,7 +52,7 @@ constexpr int64_t words(int64_t n) {  // of n packed rows or columns
 }
 template <int planes>
 constexpr int64_t scratch_floats() {  // of each thread
-    return words<planes>(Blocks<planes>::MC + side) + 2 * words<planes>(Blocks<planes>::NC);
+    return words<planes>(Blocks<planes>::MC + block_side) + 2 * words<planes>(Blocks<planes>::NC);
 }
 
 inline bool permitted() {
@@ -76,16 +76,16 @@ template <int planes, class F>
 void multiply_tiles(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     const F& meanwhile) {
     constexpr int64_t size = words_of_tile, row = 64;
-    float* const below = c + tile * ldc;
+    float* const below = c + tile_side * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
-    for (int64_t i = 0; i < side; ++i)
-        for (int64_t j = 0; j < side; j += tile) prefetch_line<Access::write>(c + i * ldc + j);
+    for (int64_t i = 0; i < block_side; ++i)
+        for (int64_t j = 0; j < block_side; j += tile_side) prefetch_line<Access::write>(c + i * ldc + j);
     asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
     if (accumulate) {
         _tile_loadd(0, c, c_row);
-        _tile_loadd(1, c + tile, c_row);
+        _tile_loadd(1, c + tile_side, c_row);
         _tile_loadd(2, below, c_row);
-        _tile_loadd(3, below + tile, c_row);
+        _tile_loadd(3, below + tile_side, c_row);
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -117,9 +117,9 @@ void multiply_tiles(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
         }
     }
     _tile_stored(0, c, c_row);
-    _tile_stored(1, c + tile, c_row);
+    _tile_stored(1, c + tile_side, c_row);
     _tile_stored(2, below, c_row);
-    _tile_stored(3, below + tile, c_row);
+    _tile_stored(3, below + tile_side, c_row);
 }
 
 // c (rows,columns) [+]= a · b with at most 32 rows and columns. At C's edges the result goes through a block on the
@@ -127,17 +127,18 @@ void multiply_tiles(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
 template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     int64_t rows, int64_t columns, const F& meanwhile) {
-    if (rows == side && columns == side) return multiply_tiles<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
-    alignas(64) float block[side * side];
+    if (rows == block_side && columns == block_side)
+        return multiply_tiles<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
+    alignas(64) float block[block_side * block_side];
     const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
         for (int64_t i = 0; i < rows; ++i)
-            for (int64_t j = 0; j < columns; j += tile)
+            for (int64_t j = 0; j < columns; j += tile_side)
                 simd::store_n(to + i * to_row + j, simd::load_n(from + i * from_row + j, columns - j), columns - j);
     };
-    std::fill_n(block, side * side, 0.0f);
-    if (accumulate) copy(block, side, c, ldc);
-    multiply_tiles<planes>(steps, a, b, block, side, true, meanwhile);
-    copy(c, ldc, block, side);
+    std::fill_n(block, block_side * block_side, 0.0f);
+    if (accumulate) copy(block, block_side, c, ldc);
+    multiply_tiles<planes>(steps, a, b, block, block_side, true, meanwhile);
+    copy(c, ldc, block, block_side);
 }
 
 // Spreads work evenly over a number of calls.
@@ -160,33 +161,35 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
     configure();
     if (rows.size() <= 0 || columns.size() <= 0) return;
     // With fewer k's than KC, more rows and columns fit.
-    const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC), k_block = ceil_div(ceil_div(K, k_blocks), side) * side;
-    const int64_t more = Blocks<planes>::KC / k_block, n_tiles = ceil_div(columns.size(), side),
-                  n_blocks = ceil_div(n_tiles * side, Blocks<planes>::NC * more),
-                  of_strip = side * k_block / 2 * planes;
+    const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC),
+                  k_block = ceil_div(ceil_div(K, k_blocks), block_side) * block_side;
+    const int64_t more = Blocks<planes>::KC / k_block, n_tiles = ceil_div(columns.size(), block_side),
+                  n_blocks = ceil_div(n_tiles * block_side, Blocks<planes>::NC * more),
+                  of_strip = block_side * k_block / 2 * planes;
     // Of A's copies all of a block of k's and the next's first are kept; or, used but once, the one in use and the
     // next.
     const bool once = n_blocks == 1;
-    const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / side + 1;
+    const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / block_side + 1;
     uint32_t* const packed_b = reinterpret_cast<uint32_t*>(memory);
     uint32_t* const packed_a = packed_b + 2 * words<planes>(Blocks<planes>::NC);
     for (int64_t m0 = rows.begin; m0 < rows.end; m0 += m_block) {
-        const int64_t m1 = std::min(rows.end, m0 + m_block), strips = ceil_div(m1 - m0, side);
+        const int64_t m1 = std::min(rows.end, m0 + m_block), strips = ceil_div(m1 - m0, block_side);
         const auto k_of = [&](int64_t i) { return Range{i * k_block, std::min(K, (i + 1) * k_block)}; };
         // Copies are numbered as they are made: for each block of k's all strips of A, and all blocks of B.
         const auto a_words = [&](int64_t i) { return packed_a + i % slots * of_strip; };
         const auto pack_a = [&](int64_t i) {
-            const int64_t m = m0 + i % strips * side;
+            const int64_t m = m0 + i % strips * block_side;
             const Range k = k_of(i / strips);
             return Packing<A, false, planes>(a_words(i),
                                              a + (A == Order::k_last ? m * lda + k.begin : k.begin * lda + m), lda,
-                                             k.begin < K ? std::min(side, m1 - m) : 0, k.size(),
+                                             k.begin < K ? std::min(block_side, m1 - m) : 0, k.size(),
                                              row_sums && columns.begin == 0 ? row_sums + m : nullptr);
         };
         const auto b_words = [&](int64_t j) { return packed_b + j % 2 * words<planes>(Blocks<planes>::NC); };
         const auto columns_of = [&](int64_t j) {
             const Range tiles = part_of(n_tiles, n_blocks, j % n_blocks);
-            return Range{columns.begin + tiles.begin * side, std::min(columns.end, columns.begin + tiles.end * side)};
+            return Range{columns.begin + tiles.begin * block_side,
+                         std::min(columns.end, columns.begin + tiles.end * block_side)};
         };
         const auto pack_b = [&](int64_t j) {
             const Range n = columns_of(j), k = k_of(j / n_blocks);
@@ -206,25 +209,25 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
         pack_b(0).pack_all();
         for (int64_t j = 0; j < k_blocks * n_blocks; ++j) {
             const Range n = columns_of(j), k = k_of(j / n_blocks);
-            const int64_t steps = ceil_div(k.size(), side), calls = steps * std::ssize(plane_pairs<planes>),
-                          calls_of_strip = ceil_div(n.size(), side) * calls;
+            const int64_t steps = ceil_div(k.size(), block_side), calls = steps * std::ssize(plane_pairs<planes>),
+                          calls_of_strip = ceil_div(n.size(), block_side) * calls;
             auto next_b = pack_b(j + 1);
             Share share_b(next_b.rows(), strips * calls_of_strip);
             for (int64_t i = 0; i < strips; ++i) {
-                const int64_t strip = j / n_blocks * strips + i, m = m0 + i * side;
+                const int64_t strip = j / n_blocks * strips + i, m = m0 + i * block_side;
                 const bool packs = i + 1 < strips ? j % n_blocks == 0 : (j + 1) % n_blocks == 0;
                 auto next_a = pack_a(packs ? strip + 1 : k_blocks * strips);
-                Share share_a(next_a.rows(), calls_of_strip), share_epilogue(side, calls);
+                Share share_a(next_a.rows(), calls_of_strip), share_epilogue(block_side, calls);
                 const auto meanwhile = [&]() __attribute__((always_inline)) {
                     share_epilogue.call(finish_row);
                     share_a.call([&] { next_a.pack_row(); });
                     share_b.call([&] { next_b.pack_row(); });
                 };
-                for (int64_t o = n.begin; o < n.end; o += side) {
-                    const int64_t height = std::min(side, m1 - m), width = std::min(side, n.end - o);
-                    multiply_block<planes>(steps, a_words(strip), b_words(j) + (o - n.begin) * steps * tile * planes,
-                                           c + m * ldc + o, ldc, store == Store::add || k.begin > 0, height, width,
-                                           meanwhile);
+                for (int64_t o = n.begin; o < n.end; o += block_side) {
+                    const int64_t height = std::min(block_side, m1 - m), width = std::min(block_side, n.end - o);
+                    multiply_block<planes>(steps, a_words(strip),
+                                           b_words(j) + (o - n.begin) * steps * tile_side * planes, c + m * ldc + o,
+                                           ldc, store == Store::add || k.begin > 0, height, width, meanwhile);
                     if (k.end == K) finished = {m, m + height, o, width};
                 }
             }

@@ -25,7 +25,7 @@ Cut cut_of(Words, Order a) {
 template <int planes>
 Cut cut_of(amx::Planes<planes>, Order) {
     constexpr int64_t copy = planes == 1 ? 75 : 50;
-    return {amx::side, amx::side, [](int64_t) { return int64_t{1} << 40; }, copy, copy};
+    return {amx::block_side, amx::block_side, [](int64_t) { return int64_t{1} << 40; }, copy, copy};
 }
 #endif
 

@@ -15,9 +15,9 @@ using gemm::Order;
 using simd::vfloat;
 using vuint = uint32_t __attribute__((vector_size(64), may_alias));
 
-constexpr int64_t tile = 16;        // rows or columns, and words of k
-constexpr int64_t side = 2 * tile;  // of a block of C; also the k's of a step
-constexpr int64_t words_of_tile = tile * tile;
+constexpr int64_t tile_side = 16;              // rows or columns, and words of k
+constexpr int64_t block_side = 2 * tile_side;  // of a block of C; also the k's of a step
+constexpr int64_t words_of_tile = tile_side * tile_side;
 
 // Words whose lower halves are bf16 of x's lanes and whose upper halves are bf16 of y's. With one plane, the nearest
 // bf16. With three, parts that add up to x and y exactly, except for numbers below some 2^-110, whose last bits are
@@ -50,25 +50,25 @@ public:
         : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
 
     // Rows of words in all.
-    int64_t rows() const { return 2 * tile * steps_ * ceil_div(n_, side); }
+    int64_t rows() const { return 2 * tile_side * steps_ * ceil_div(n_, block_side); }
 
     void pack_row() {
         if constexpr (turns) {
             if (row_ == 0) turn();
             put(first_[row_], second_[row_]);
         } else {
-            put(load(row_, 0), load(row_, tile));
+            put(load(row_, 0), load(row_, tile_side));
         }
-        prefetch_next(row_, 0), prefetch_next(row_, tile);
-        if (++row_ < tile) return;
+        prefetch_next(row_, 0), prefetch_next(row_, tile_side);
+        if (++row_ < tile_side) return;
         row_ = 0;
-        half_ += tile;
-        if (half_ % side) return;
-        half_ -= side;
-        k_ += side;
+        half_ += tile_side;
+        if (half_ % block_side) return;
+        half_ -= block_side;
+        k_ += block_side;
         if (k_ < K_) return;
         k_ = 0;
-        half_ += side;
+        half_ += block_side;
     }
     void pack_all() {
         for (int64_t r = rows(); r > 0; --r) pack_row();
@@ -87,22 +87,22 @@ private:
     }
     // What load(i, j) will read for the next step's tile.
     void prefetch_next(int64_t i, int64_t j) const {
-        prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + side
-                                         : x_ + (k_ + i + j + side) * ld_ + half_);
+        prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + block_side
+                                         : x_ + (k_ + i + j + block_side) * ld_ + half_);
     }
     void turn() {
-        for (int64_t i = 0; i < tile; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile);
+        for (int64_t i = 0; i < tile_side; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile_side);
         if (row_sums_ && half_ < n_) {
             vfloat sum{};
-            for (int64_t i = 0; i < tile; i += 4)
+            for (int64_t i = 0; i < tile_side; i += 4)
                 sum += ((first_[i] + second_[i]) + (first_[i + 1] + second_[i + 1])) +
                        ((first_[i + 2] + second_[i + 2]) + (first_[i + 3] + second_[i + 3]));
-            vfloat& sums = sums_[half_ / tile % 2];
+            vfloat& sums = sums_[half_ / tile_side % 2];
             sums = k_ == 0 ? sum : sums + sum;
-            if (k_ + side >= K_)
+            if (k_ + block_side >= K_)
                 simd::store_n(row_sums_ + half_, simd::load_n(row_sums_ + half_, n_ - half_) + sums, n_ - half_);
         }
-        const auto exchange = [](vfloat(&rows)[tile]) {
+        const auto exchange = [](vfloat(&rows)[tile_side]) {
             simd::exchange_all<8>(rows);
             simd::exchange_all<4>(rows);
             simd::exchange_all<2>(rows);
@@ -113,8 +113,8 @@ private:
     void put(vfloat x, vfloat y) {
         vfloat of_planes[planes];
         split(x, y, of_planes);
-        uint32_t* const to =
-            words_ + (half_ / side * steps_ * side + k_) * planes * tile + half_ % side * tile + row_ * tile;
+        uint32_t* const to = words_ + (half_ / block_side * steps_ * block_side + k_) * planes * tile_side +
+                             half_ % block_side * tile_side + row_ * tile_side;
         for (int p = 0; p < planes; ++p)
             simd::store(reinterpret_cast<float*>(to + 2 * p * words_of_tile), of_planes[p]);
     }
@@ -123,9 +123,10 @@ private:
     const float* x_;
     int64_t ld_, n_, K_;
     float* row_sums_;
-    int64_t steps_ = ceil_div(K_, side), half_ = 0, k_ = 0, row_ = 0;  // the tile of words, and the row that is next
+    int64_t steps_ = ceil_div(K_, block_side);
+    int64_t half_ = 0, k_ = 0, row_ = 0;  // the tile of words, and the row that is next
     vfloat sums_[2];
-    vfloat first_[turns ? tile : 1], second_[turns ? tile : 1];  // turned: k = 0 … 15 and 16 … 31
+    vfloat first_[turns ? tile_side : 1], second_[turns ? tile_side : 1];  // turned: k = 0 … 15 and 16 … 31
 };
 
 }  // namespace amx
