@@ -23,16 +23,16 @@ const Command* find_command(const std::string& name) { return std::ranges::find(
 // Visits the options of a command in one of the two programs.
 template <class Visit>
 void each_row(const std::string& command, bool on_gpu, Visit&& visit) {
-    for (const Row& row : rows)
+    for (const OptionRow& row : rows)
         if (row.traits & find_command(command)->bit && !(row.traits & (on_gpu ? cpu_only : gpu_only))) visit(row);
 }
 
 template <class T>
-bool holds(const Row& row) {
+bool holds(const OptionRow& row) {
     return std::holds_alternative<T Options::*>(row.member);
 }
 
-std::string label(const Row& row) { return (row.traits & argument ? "" : "--") + std::string(row.name); }
+std::string label(const OptionRow& row) { return (row.traits & argument ? "" : "--") + std::string(row.name); }
 
 // "cosine, linear or wsd"
 std::string one_of(const Words& words) {
@@ -42,7 +42,7 @@ std::string one_of(const Words& words) {
 }
 
 // The words that the option may be; none if it may be any text or number.
-Words choices(const Row& row) {
+Words choices(const OptionRow& row) {
     if (holds<bool>(row)) return {"true", "false"};
     const bool any = std::string(row.unit).find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos;
     return any ? Words{} : CLI::detail::split(row.unit, '|');
@@ -59,20 +59,20 @@ std::string to_text(double x) {
 }
 
 template <class Value>
-bool parse_value(const Row& row, const std::string& text, Value& value) {  // a number, "true" or "false"
+bool parse_value(const OptionRow& row, const std::string& text, Value& value) {  // a number, "true" or "false"
     std::istringstream in(text);
     in >> std::noskipws >> std::boolalpha >> value;
     const auto number = static_cast<double>(value);
     return in && in.peek() == EOF && text[0] != '+' && row.low <= number && number <= row.high;
 }
-bool parse_value(const Row& row, const std::string& text, std::string& value) {
+bool parse_value(const OptionRow& row, const std::string& text, std::string& value) {
     value = text;
     const Words words = choices(row);
     return !text.empty() && (words.empty() || std::ranges::count(words, text) > 0);
 }
 
 // "--batch: invalid value -3; give a whole number from 1 to 65536"
-[[noreturn]] void refuse_value(const Row& row, const std::string& text) {
+[[noreturn]] void refuse_value(const OptionRow& row, const std::string& text) {
     const Words words = choices(row);
     std::string values = words.empty() ? std::string("give ") + row.unit : "choose " + one_of(words);
     if (holds<int64_t>(row) || holds<double>(row))
@@ -82,25 +82,25 @@ bool parse_value(const Row& row, const std::string& text, std::string& value) {
 }
 
 // Sets the option's member from its text on the command line, in the table or in a checkpoint.
-void assign(Options& options, const Row& row, const std::string& text) {
+void assign(Options& options, const OptionRow& row, const std::string& text) {
     const auto parse = [&](auto member) { return parse_value(row, text, options.*member); };
     if (!std::visit(parse, row.member)) refuse_value(row, text);
 }
 
-Json value_of(const Options& options, const Row& row) {
+Json value_of(const Options& options, const OptionRow& row) {
     if (const auto* path = std::get_if<std::string Options::*>(&row.member)) return json_of_path(options.**path);
     return std::visit([&](auto member) { return Json(options.*member); }, row.member);
 }
 
 // Words and paths as they are on the command line, numbers in their shortest form.
-std::string text_of(const Row& row, const Json& value) {
+std::string text_of(const OptionRow& row, const Json& value) {
     if (value.is_string()) return value.get<std::string>();
     if (const auto path = path_of_json(value); path && holds<std::string>(row)) return *path;
     return value.is_number_float() ? to_text(value.get<double>()) : value.dump();
 }
 
 // The row's default for this model: of "tiny 16, others 4" one number. "" if it has none.
-std::string default_of(const Row& row, const std::string& model) {
+std::string default_of(const OptionRow& row, const std::string& model) {
     if (row.initial.starts_with('(')) return "";
     if (row.initial.find(' ') == std::string::npos) return row.initial;
     std::istringstream words(row.initial);
@@ -127,7 +127,7 @@ std::string columns(const std::string& left, const std::string& right) {
 }
 
 // The range and the default, as help has them: "[1 to 65536; default: 4]".
-std::string facts(const Row& row) {
+std::string facts(const OptionRow& row) {
     std::string text;
     if (holds<int64_t>(row) || holds<double>(row))
         text = row.high < 1e12 ? to_text(row.low) + " to " + to_text(row.high) : "at least " + to_text(row.low);
@@ -141,15 +141,15 @@ std::string facts(const Row& row) {
 
 std::string usage(const std::string& command, bool on_gpu) {
     std::string text = program_name(on_gpu) + " " + (command == "train" ? "[train]" : command);
-    each_row(command, on_gpu, [&](const Row& row) { text += row.traits & argument ? " " + label(row) : ""; });
+    each_row(command, on_gpu, [&](const OptionRow& row) { text += row.traits & argument ? " " + label(row) : ""; });
     return text + " [OPTIONS]";
 }
 
 std::string help_of(const Command& command, bool on_gpu) {
     std::string text = "Usage: " + usage(command.name, on_gpu) + "\n\n" + command.help + "\n";
-    const Row* heading = nullptr;
-    each_row(command.name, on_gpu, [&](const Row& row) {
-        const Row* own = &row;
+    const OptionRow* heading = nullptr;
+    each_row(command.name, on_gpu, [&](const OptionRow& row) {
+        const OptionRow* own = &row;
         while (own->traits) --own;
         if (own != std::exchange(heading, own)) text += "\n" + std::string(own->name) + ":\n";
         const bool bare = row.traits & argument || holds<bool>(row);
@@ -188,7 +188,7 @@ bool is_near(std::string_view a, std::string_view b, size_t edits) {
     std::ranges::replace(name, '_', '-');
     const size_t letters = name.size() - std::min(name.find_first_not_of('-'), name.size());
     Words names = {"--help", "--version"}, nearest;
-    each_row(options.command, options.on_gpu, [&](const Row& row) { names.push_back(label(row)); });
+    each_row(options.command, options.on_gpu, [&](const OptionRow& row) { names.push_back(label(row)); });
     for (size_t edits = 0; letters > 1 && edits <= std::clamp<size_t>(letters / 3, 1, 2) && nearest.empty(); ++edits)
         std::ranges::copy_if(names, std::back_inserter(nearest),
                              [&](const std::string& n) { return is_near(name, n, edits); });
@@ -203,7 +203,7 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
     app.set_help_flag("-h,--help");
     app.set_version_flag("--version");
     app.allow_extras();
-    each_row(options.command, options.on_gpu, [&](const Row& row) {
+    each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
         CLI::Option* option = holds<bool>(row) ? app.add_flag(label(row)) : app.add_option(label(row))->expected(1);
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     });
@@ -216,12 +216,12 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
     } catch (const CLI::CallForVersion&) {
         throw VersionRequest{};
     } catch (const CLI::ParseError& error) {
-        each_row(options.command, options.on_gpu, [&](const Row& row) {
+        each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
             if (last == label(row)) refuse_value(row, "");
         });
         throw InputError(error.what());
     }
-    each_row(options.command, options.on_gpu, [&](const Row& row) {
+    each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
         const Words& values = app.get_option(label(row))->results();
         refuse_if(values.size() > 1 && !holds<bool>(row),
                   label(row) + ": given " + std::to_string(values.size()) + " times; give it once");
@@ -238,7 +238,7 @@ void Options::fill_defaults() {
     if (gpt2_preset(model)) preset_ = model;
     const std::string preset = init.empty() ? preset_ : "--init";
     const auto unset = [&](const char* name) { return !given(name) && !saved_.contains(name); };
-    each_row(command, on_gpu, [&](const Row& row) {
+    each_row(command, on_gpu, [&](const OptionRow& row) {
         if (const std::string text = default_of(row, preset); unset(row.name) && !text.empty())
             assign(*this, row, text);
     });
@@ -281,7 +281,7 @@ void Options::check() const {
 
 std::string Options::to_json() const {
     Json json = Json::object();
-    each_row(command, on_gpu, [&](const Row& row) {
+    each_row(command, on_gpu, [&](const OptionRow& row) {
         if (!(row.traits & unsaved)) json[row.name] = value_of(*this, row);
     });
     return json.dump(2);
@@ -292,8 +292,9 @@ void Options::fill_from_json(const std::string& text) {
     const std::string where = "the checkpoint's options: ";
     refuse_if(!json.is_object(), where + "not a JSON object; resume from another checkpoint");
     std::set<std::string> known;
-    each_row(command, !on_gpu, [&](const Row& row) { known.insert(row.name); });  // the other program's are ignored
-    each_row(command, on_gpu, [&](const Row& row) {
+    each_row(command, !on_gpu,
+             [&](const OptionRow& row) { known.insert(row.name); });  // the other program's are ignored
+    each_row(command, on_gpu, [&](const OptionRow& row) {
         if (row.traits & unsaved || !json.contains(row.name)) return;
         known.insert(row.name);
         const std::string value = text_of(row, json[row.name]);
@@ -340,7 +341,8 @@ void Options::name_shape() {
 
 std::vector<std::pair<std::string, std::string>> Options::list() const {
     std::vector<std::pair<std::string, std::string>> all;
-    each_row(command, on_gpu, [&](const Row& row) { all.emplace_back(row.name, text_of(row, value_of(*this, row))); });
+    each_row(command, on_gpu,
+             [&](const OptionRow& row) { all.emplace_back(row.name, text_of(row, value_of(*this, row))); });
     return all;
 }
 
@@ -362,7 +364,7 @@ Options parse_options(int argc, const char* const* argv, bool on_gpu) {
               options.command + ": unknown command; choose " + one_of(names));
 
     parse_words(options, options.given_, words);
-    each_row(options.command, on_gpu, [&](const Row& row) {
+    each_row(options.command, on_gpu, [&](const OptionRow& row) {
         refuse_if(row.traits & argument && !options.given(row.name),
                   label(row) + ": missing; usage: " + usage(options.command, on_gpu));
     });

@@ -64,7 +64,7 @@ inline constexpr std::pair<const char*, const char*> exclusive[] = {
     {"model", "init"},  {"vocab", "init"}, {"init", "resume"},   {"prompt-ids", "prompt"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
-struct Row {
+struct OptionRow {
     const char* name;
     unsigned traits = 0;
     std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> member = {};
@@ -84,7 +84,7 @@ inline std::string by_model(int64_t GPT2Config::*member) {
 
 using O = Options;
 
-inline const std::vector<Row> rows = {
+inline const std::vector<OptionRow> rows = {
     {"Arguments"},
     {"IN", convert | argument, &O::in_path, "", "PATH",
      "the model to read: a run, checkpoint or Hugging Face directory, or an llm.c .bin file"},
