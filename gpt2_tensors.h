@@ -113,7 +113,9 @@ enum class ActivationPolicy {
     all,              // also the gradient of every activation, for the reference test
 };
 // Whether the backward pass recomputes GELU's output, in place of its input.
-constexpr bool recomputes_gelu(ActivationPolicy policy) { return policy == ActivationPolicy::recompute_gelu || policy == ActivationPolicy::recompute_ln; }
+constexpr bool recomputes_gelu(ActivationPolicy policy) {
+    return policy == ActivationPolicy::recompute_gelu || policy == ActivationPolicy::recompute_ln;
+}
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
 // if they are kept, and shared by all layers (stride 0) if not. Statistics and losses stay fp32 where the others are
@@ -187,8 +189,8 @@ struct ActivationTable {
         dln1 = again(dlnf, "dln1", c.layers);
         dln2 = again(dlnf, "dln2", c.layers);
         datty = again(dlnf, "datty", c.layers);
-        dfch =
-            recomputes_gelu(policy) ? again(fch_gelu, "dfch", c.layers) : place("dfch", {B, T, 4 * C}, c.layers, stacked);
+        dfch = recomputes_gelu(policy) ? again(fch_gelu, "dfch", c.layers)
+                                       : place("dfch", {B, T, 4 * C}, c.layers, stacked);
         dqkv = again(dfch, "dqkv", c.layers, 3 * C);
     }
 };

@@ -66,7 +66,7 @@ int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy) {
 
 Cuda device_for(const Options& options, ActivationPolicy policy) {
     Cuda dev = cuda_for_training();
-    dev.bf16_products = options.dtype == "bf16";
+    dev.bf16_matmuls = options.dtype == "bf16";
     dev.tf32 = options.matmul == "tf32";
     // a GELU that is computed again by itself is to have the same bits
     dev.fuse_gelu =

@@ -1,5 +1,5 @@
 // Muon on the Cuda device, one matrix after the other. The Newton-Schulz steps are cuBLASLt matmuls in fp32, or with
-// bf16 matrices, as in torch.optim.Muon, if dev.bf16_products is set.
+// bf16 matrices, as in torch.optim.Muon, if dev.bf16_matmuls is set.
 #pragma once
 
 #include "device/cuda/cublaslt.cuh"
@@ -173,5 +173,5 @@ inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrice
     }
     const Timed timed(dev, "muon_update", flops, 0);
     for (const auto& w : matrices)
-        dev.bf16_products ? muon::update<bf16>(dev, w, params, status) : muon::update<float>(dev, w, params, status);
+        dev.bf16_matmuls ? muon::update<bf16>(dev, w, params, status) : muon::update<float>(dev, w, params, status);
 }

@@ -99,7 +99,7 @@ struct Cuda {
     int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
     bool tf32 = false;               // matmuls of floats use 10 bits of the fractions, on tensor cores
     bool fuse_gelu = true;           // into matmuls; off: GELU's own kernels, whose bits can be recomputed from `pre`
-    bool bf16_products = false;      // in Muon's steps, as on the Cpu
+    bool bf16_matmuls = false;      // in Muon's steps, as on the Cpu
     int64_t classifier_rows = 8192;  // rows of logits in memory at a time (layers/classifier.cuh)
     std::shared_ptr<struct CublasLt> cublas;      // made by the first matmul (device/cuda/cublaslt.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)

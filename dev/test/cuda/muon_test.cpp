@@ -21,11 +21,11 @@ const std::pair<int64_t, int64_t> shapes[] = {{1, 1},   {1, 7},   {9, 1},   {5, 
                                               {47, 49}, {49, 47}, {96, 33}, {31, 160}, {64, 24}};
 
 TEST(CudaMuon, AgreesWithReference) {
-    for (const bool bf16_products : {false, true})
+    for (const bool bf16_matmuls : {false, true})
         for (const auto& [rows, cols] : shapes) {
-            SCOPED_TRACE(testing::Message() << rows << " x " << cols << (bf16_products ? ", bf16" : ""));
+            SCOPED_TRACE(testing::Message() << rows << " x " << cols << (bf16_matmuls ? ", bf16" : ""));
             Cuda dev;
-            dev.bf16_products = bf16_products;
+            dev.bf16_matmuls = bf16_matmuls;
             Reference<double> reference;
             Matrix w(dev, rows, cols);
             const StepStatus quartered{.grad_scale = 0.25, .apply = 1};
@@ -43,17 +43,17 @@ TEST(CudaMuon, AgreesWithReference) {
                 const double step = w.param.exact[i] - before[i] * (1 - settings.muon_lr * settings.weight_decay);
                 error += std::pow(static_cast<double>(got[i]) - w.param.exact[i], 2), size += step * step;
             }
-            EXPECT_LE(std::sqrt(error / size), bf16_products ? 16 * 0x1p-9 : 480 * roundoff);
+            EXPECT_LE(std::sqrt(error / size), bf16_matmuls ? 16 * 0x1p-9 : 480 * roundoff);
         }
 }
 
 // A matrix off a vector's boundary, several at once, and the same bits in every order.
 TEST(CudaMuon, TheSameBitsInEveryOrder) {
-    for (const bool bf16_products : {false, true})
+    for (const bool bf16_matmuls : {false, true})
         expect_same_bits([&] {
             generator().seed(5);
             Cuda dev;
-            dev.bf16_products = bf16_products;
+            dev.bf16_matmuls = bf16_matmuls;
             Matrix a(dev, 24, 40), b(dev, 33, 7);
             const auto status = copied(dev, StepStatus{0, 0, 1, 1});
             CudaTensor<float> param(dev, uniform(35), true), momentum(dev, uniform(35), true),
