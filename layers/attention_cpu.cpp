@@ -77,7 +77,7 @@ void copy_in(float* to, const float* from, int64_t ld, int64_t rows, int64_t n) 
 struct Rows {
     const float* first;
     int64_t ld;
-    const float* operator[](int64_t row) const { return first + row * ld; }
+    Rows from(int64_t row) const { return {first + row * ld, ld}; }
 };
 template <class Words>
 Rows rows_of_words(float* copies, const float* x, int64_t ld, int64_t rows, int64_t n) {
@@ -157,18 +157,17 @@ void score_tile(float* scores, const float* a, int64_t lda, const float* panels,
 #pragma GCC unroll 4
         for (int j = 0; j < V; ++j) simd::store(scores + i * STRIDE + j * W, acc[i][j]);
 }
-// scores (M,keys) = a (M,K) · panels (K,keys). meanwhile(r) is called for each of the M rows, between tiles and after
-// the last.
+// scores (M,keys) = a (M,K) · panels (K,keys), K in words. meanwhile(r) is called for each of the M rows, between tiles
+// and after the last.
 template <class Words, int M, class F>
-void score_rows(float* scores, const float* a, int64_t lda, const float* panels, int64_t keys, int64_t K,
-                const F& meanwhile) {
+void score_rows(float* scores, const Rows& a, const float* panels, int64_t keys, int64_t K, const F& meanwhile) {
     const int64_t share = ceil_div(M, std::max<int64_t>(1, keys / (NV * W)));
     int64_t n = 0, row = 0;
     for (; n + NV * W <= keys; n += NV * W) {
-        score_tile<Words, M, NV>(scores + n, a, lda, panels + n * K, K);
+        score_tile<Words, M, NV>(scores + n, a.first, a.ld, panels + n * K, K);
         for (const int64_t end = std::min<int64_t>(M, row + share); row < end; ++row) meanwhile(row);
     }
-    for (; n < keys; n += W) score_tile<Words, M, 1>(scores + n, a, lda, panels + n * K, K);
+    for (; n < keys; n += W) score_tile<Words, M, 1>(scores + n, a.first, a.ld, panels + n * K, K);
     for (; row < M; ++row) meanwhile(row);
 }
 
@@ -217,14 +216,18 @@ struct QueryTile {
           on_diagonal(q < end) {}
 };
 
-// scores (M,n) = e^(scale * (score - top)) in words along the keys, with zeros for the keys that row r does not see:
-// those beyond q + r. top (M) becomes the largest score so far; total (M) += the exponentials; before that, total and
-// sums (M,width) are rescaled to the new top. There are two passes over the rows, as in one pass the exponentials of
-// each row would wait for its maximum. meanwhile(r) is called for each row.
-template <class Words, class F>
-void softmax(float* scores, const QueryTile& t, float scale, float* top, float* total, float* sums, int64_t width,
-             const F& meanwhile) {
-    const float binary = scale * std::numbers::log2e_v<float>;
+// c (M,width) = a (M,n) · x, whose rows are all keys or values in words; += from the second block of keys on.
+template <class Words, int M>
+void sum_over_keys(float* c, int64_t width, const QueryTile& t, const float* a, const float* x) {
+    const int64_t below = t.all_see / Words::size;
+    sum_rows<Words, Order::k_last, M>(c, width, t.k0 > 0, below, a, x + t.k0 / Words::size * width,
+                                      t.on_diagonal ? a + below : nullptr, x + t.q / Words::size * width);
+}
+
+// The online softmax's first step: top (M) becomes the largest score so far, and total (M) and sums (M,width) are
+// rescaled to it.
+inline void raise_top(const float* scores, const QueryTile& t, float scale, float* top, float* total, float* sums,
+                      int64_t width) {
     for (int64_t r = 0; r < t.M; ++r) {
         const float* const row = scores + r * STRIDE;
         const int64_t sees = t.q + r + 1 - t.k0;
@@ -234,12 +237,19 @@ void softmax(float* scores, const QueryTile& t, float scale, float* top, float* 
         for (; s < t.n; s += W) largest = simd::max(largest, simd::first(simd::load(row + s), sees - s, row[0]));
         const float now = simd::max(largest);
         if (t.k0 > 0 && now != top[r]) {
-            const vfloat factor = simd::exp2(simd::set1((top[r] - now) * binary));
+            const vfloat factor = simd::exp2(simd::set1((top[r] - now) * scale));
             total[r] *= factor[0];
             simd::map(sums + r * width, width, [=](vfloat x, int64_t, int64_t) { return x * factor; });
         }
         top[r] = now;
     }
+}
+
+// The online softmax's second step: scores (M,n) = 2^(scale * (score - top)) in words along the keys, with zeros for
+// the keys that row r does not see, those beyond q + r; total (M) += the exponentials. meanwhile(r) is called for each
+// row. In one loop with the first step, the exponentials of each row would wait for its maximum.
+template <class Words, class F>
+void exponentiate(float* scores, const QueryTile& t, float scale, const float* top, float* total, const F& meanwhile) {
     for (int64_t r = 0; r < t.M; ++r) {
         meanwhile(r);
         float* const row = scores + r * STRIDE;
@@ -251,7 +261,7 @@ void softmax(float* scores, const QueryTile& t, float scale, float* top, float* 
 #pragma GCC unroll 2
             for (int64_t i = 0; i < Words::size; ++i) {
                 const int64_t at = s + i * W;
-                e[i] = simd::first(simd::exp2((simd::load(row + at) - now) * binary), sees - at);
+                e[i] = simd::first(simd::exp2((simd::load(row + at) - now) * scale), sees - at);
                 sum += e[i];
             }
             simd::store(row + s / Words::size, Words::along(e));
@@ -300,147 +310,177 @@ void softmax_backward(float* p, float* ds, float* scores, float* dscores, const 
     }
 }
 
-// Floats of scratch memory that forward() and backward() take.
-template <class Words>
-int64_t forward_floats(const Heads& heads) {
-    const int64_t T = heads.T, width = heads.width, K = ceil_div(heads.hs, Words::size);
-    return whole_vectors(T) * K + (ceil_div(T, Words::size) + ROWS) * width + ROWS * K + MR * STRIDE;
-}
-template <class Words>
-int64_t backward_floats(const Heads& heads) {
-    constexpr int64_t size = Words::size;
-    const int64_t T = heads.T, width = heads.width, K = ceil_div(heads.hs, size);
-    return (ceil_div(T, size) + 2 * T + ROWS + 2 * ROWS / size) * width + 2 * (whole_vectors(T) + ROWS) * K +
-           2 * (ROWS / size + MR) * STRIDE;
+// Prefetches a row of q, k and v, or of their gradients.
+template <Access access = Access::read>
+[[gnu::always_inline]] inline void prefetch_qkv(const float* row, int64_t C, int64_t hs) {
+    for (int64_t part = 0; part < 3; ++part) prefetch_range<access>(row + part * C, hs);
 }
 
-// out, logsumexp of one head, whose queries begin at qkv + at(first row)
+// The forward pass of one head. The tensors are those of all heads; `scratch` has floats() floats.
 template <class Words>
-void forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, const Heads& heads, int64_t head) {
-    constexpr int64_t size = Words::size;
-    const int64_t T = heads.T, C = heads.C, hs = heads.hs, ld = heads.ld, width = heads.width, K = ceil_div(hs, size);
-    const float scale = heads.scale;
-    const float *q = qkv + heads.at(head * T, ld), *k = q + C, *v = k + C;
-    float* const o = out + heads.at(head * T, C);
-    float* const keys = dev.scratch(forward_floats<Words>(heads));
-    float* const values = keys + whole_vectors(T) * K;
-    float *const scores = values + ceil_div(T, size) * width, *const sums = scores + MR * STRIDE;
-    float* const query_words = sums + ROWS * width;
-    for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
-        const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
-        pack_transposed<Words>(keys + q0 * K, k + q0 * ld, ld, rows, hs);
-        copy_in<Words>(values + q0 / size * width, v + q0 * ld, ld, rows, hs);
-        const Rows queries = rows_of_words<Words>(query_words, q + q0 * ld, ld, rows, hs);
-        float top[ROWS], total[ROWS] = {};
-        std::fill(top, top + rows, std::numeric_limits<float>::lowest());
-        for (int64_t k0 = 0; k0 < q1; k0 += KEYS)
-            for (int64_t m = 0; m < rows; m += MR)
-                for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
-                    const QueryTile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
-                    const float* const next = qkv + heads.at(head * T + t.q + ROWS, ld);
-                    const bool first_keys = k0 == 0;
-                    const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
-                        if (first_keys) prefetch_range<Access::write>(o + (t.q + r) * C, hs);
-                    };
-                    const auto prefetch_qkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; first_keys && part < 3; ++part)
-                            prefetch_range(next + r * ld + part * C, hs);
-                    };
-                    score_rows<Words, M>(scores, queries[m], queries.ld, keys + k0 * K, t.n, K, prefetch_out);
-                    softmax<Words>(scores, t, scale, top + m, total + m, sums + m * width, width, prefetch_qkv);
-                    sum_rows<Words, Order::k_last, M>(
-                        sums + m * width, width, k0 > 0, t.all_see / size, scores, values + k0 / size * width,
-                        t.on_diagonal ? scores + t.all_see / size : nullptr, values + t.q / size * width);
-                });
-        for (int64_t r = 0; r < rows; ++r) copy_out(o + (q0 + r) * C, C, sums + r * width, 1, hs, 1 / total[r]);
-        for (int64_t r = 0; r < rows; ++r) logsumexp[head * T + q0 + r] = std::fma(top[r], scale, std::log(total[r]));
+struct Forward : Heads {
+    static constexpr int64_t size = Words::size;
+    int64_t head;
+    float *out, *logsumexp;
+    const float* qkv;
+    float* scratch;
+
+    int64_t K = ceil_div(hs, size), row = head * T;  // words of a row; the head's first row, of all heads'
+    const float *q = qkv + at(row, ld), *k = q + C, *v = k + C;
+    float* o = out + at(row, C);
+    float *keys = scratch, *values = keys + whole_vectors(T) * K;            // of the whole head, in words
+    float* scores = values + ceil_div(T, size) * width;                      // of a tile
+    float *sums = scores + MR * STRIDE, *query_words = sums + ROWS * width;  // of a block of queries
+
+    static int64_t floats(const Heads& h) {
+        const int64_t K = ceil_div(h.hs, size);
+        return whole_vectors(h.T) * K + (ceil_div(h.T, size) + ROWS) * h.width + ROWS * K + MR * STRIDE;
     }
-}
 
-// dqkv of one head
+    void run() const {
+        for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
+            const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
+            pack_transposed<Words>(keys + q0 * K, k + q0 * ld, ld, rows, hs);
+            copy_in<Words>(values + q0 / size * width, v + q0 * ld, ld, rows, hs);
+            const Rows queries = rows_of_words<Words>(query_words, q + q0 * ld, ld, rows, hs);
+            float top[ROWS], total[ROWS] = {};
+            std::fill(top, top + rows, std::numeric_limits<float>::lowest());
+            for (int64_t k0 = 0; k0 < q1; k0 += KEYS)
+                for (int64_t m = 0; m < rows; m += MR)
+                    for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
+                        const QueryTile t(q0 + m, M, k0, std::min(k0 + KEYS, q1));
+                        add_keys<M>(t, queries.from(m), top + m, total + m, sums + m * width);
+                    });
+            store(q0, rows, top, total);
+        }
+    }
+
+    // Adds a block of keys to the results of M queries: their scores, the online softmax, and the sum of the values.
+    template <int M>
+    void add_keys(const QueryTile& t, const Rows& queries, float* top, float* total, float* sum) const {
+        const float binary = scale * std::numbers::log2e_v<float>;
+        const float* const next = qkv + at(row + t.q + ROWS, ld);
+        const bool first_keys = t.k0 == 0;
+        const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
+            if (first_keys) prefetch_range<Access::write>(o + (t.q + r) * C, hs);
+        };
+        const auto prefetch_next = [&](int64_t r) __attribute__((always_inline)) {
+            if (first_keys) prefetch_qkv(next + r * ld, C, hs);
+        };
+        score_rows<Words, M>(scores, queries, keys + t.k0 * K, t.n, K, prefetch_out);
+        raise_top(scores, t, binary, top, total, sum, width);
+        exponentiate<Words>(scores, t, binary, top, total, prefetch_next);
+        sum_over_keys<Words, M>(sum, width, t, scores, values);
+    }
+
+    // Writes out and logsumexp of the queries [q0, q0 + rows).
+    void store(int64_t q0, int64_t rows, const float* top, const float* total) const {
+        for (int64_t r = 0; r < rows; ++r) copy_out(o + (q0 + r) * C, C, sums + r * width, 1, hs, 1 / total[r]);
+        for (int64_t r = 0; r < rows; ++r) logsumexp[row + q0 + r] = std::fma(top[r], scale, std::log(total[r]));
+    }
+};
+
+// The backward pass of one head, with the same kinds of members as Forward.
 template <class Words>
-void backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv, const float* logsumexp,
-              const Heads& heads, int64_t head) {
-    constexpr int64_t size = Words::size;
-    const int64_t T = heads.T, C = heads.C, hs = heads.hs, ld = heads.ld, width = heads.width, K = ceil_div(hs, size);
-    const float scale = heads.scale;
-    const int64_t at = heads.at(head * T, ld), at_out = heads.at(head * T, C);
-    const float *q = qkv + at, *k = q + C, *v = k + C, *d = dout + at_out, *o = out + at_out;
-    float *dq = dqkv + at, *dk = dq + C, *dv = dk + C;
+struct Backward : Heads {
+    static constexpr int64_t size = Words::size;
+    int64_t head;
+    float* dqkv;
+    const float *dout, *out, *qkv, *logsumexp;
+    float* scratch;
+
+    int64_t K = ceil_div(hs, size), row = head * T;
+    const float *q = qkv + at(row, ld), *k = q + C, *v = k + C, *d = dout + at(row, C), *o = out + at(row, C);
+    float *dq = dqkv + at(row, ld), *dk = dq + C, *dv = dk + C;
     // In words: keys, queries and douts across rows, their rows, and keys and values transposed.
-    float* const keys = dev.scratch(backward_floats<Words>(heads));
-    float *const dk_sum = keys + ceil_div(T, size) * width, *const dv_sum = dk_sum + T * width;
-    float *const dq_sum = dv_sum + T * width, *const queries = dq_sum + ROWS * width;
-    float* const douts = queries + ROWS / size * width;
-    float* const keys_transposed = douts + ROWS / size * width;
-    float* const values_transposed = keys_transposed + whole_vectors(T) * K;
-    float *const query_words = values_transposed + whole_vectors(T) * K, *const dout_words = query_words + ROWS * K;
-    float *const p = dout_words + ROWS * K, *const ds = p + ROWS / size * STRIDE;
-    float* const tile = ds + ROWS / size * STRIDE;
-    for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
-        const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
+    float *keys = scratch, *dk_sum = keys + ceil_div(T, size) * width, *dv_sum = dk_sum + T * width;
+    float *dq_sum = dv_sum + T * width, *queries = dq_sum + ROWS * width, *douts = queries + ROWS / size * width;
+    float *keys_transposed = douts + ROWS / size * width, *values_transposed = keys_transposed + whole_vectors(T) * K;
+    float *query_words = values_transposed + whole_vectors(T) * K, *dout_words = query_words + ROWS * K;
+    float *p = dout_words + ROWS * K, *ds = p + ROWS / size * STRIDE;  // of a block of queries and of keys
+    float* unpaired = ds + ROWS / size * STRIDE;                       // scores and dscores of a tile, of pairs only
+
+    static int64_t floats(const Heads& h) {
+        const int64_t K = ceil_div(h.hs, size);
+        return (ceil_div(h.T, size) + 2 * h.T + ROWS + 2 * ROWS / size) * h.width +
+               2 * (whole_vectors(h.T) + ROWS) * K + 2 * (ROWS / size + MR) * STRIDE;
+    }
+
+    void run() const {
+        for (int64_t q0 = 0; q0 < T; q0 += ROWS) {
+            const int64_t rows = std::min(ROWS, T - q0), q1 = q0 + rows;
+            pack(q0, rows);
+            const Rows query_rows = rows_of_words<Words>(query_words, q + q0 * ld, ld, rows, hs);
+            const Rows dout_rows = rows_of_words<Words>(dout_words, d + q0 * C, C, rows, hs);
+            float dout_out[ROWS];
+            row_dots(dout_out, d + q0 * C, o + q0 * C, C, rows, hs);
+            for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
+                const int64_t k1 = std::min(k0 + KEYS, q1);
+                for (int64_t m = 0; m < rows; m += MR)
+                    for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
+                        const QueryTile t(q0 + m, M, k0, k1);
+                        float *const p_tile = p + m / size * STRIDE, *const ds_tile = ds + m / size * STRIDE;
+                        add_keys<M>(t, query_rows.from(m), dout_rows.from(m), dout_out + m, p_tile, ds_tile,
+                                    dq_sum + m * width);
+                    });
+                for (int64_t s = k0; s < k1; s += MR)
+                    for_rows(std::min<int64_t>(MR, k1 - s), [&](auto M) {
+                        add_queries<M>(dk_sum, ds + s - k0, queries, s, q0, rows);
+                        add_queries<M>(dv_sum, p + s - k0, douts, s, q0, rows);
+                    });
+            }
+            copy_out(dq + q0 * ld, ld, dq_sum, rows, hs, scale);
+        }
+        copy_out(dk, ld, dk_sum, T, hs, scale);
+        copy_out(dv, ld, dv_sum, T, hs, 1);
+    }
+
+    // Packs the rows [q0, q0 + rows): keys and values behind those before them, queries and douts in their place.
+    void pack(int64_t q0, int64_t rows) const {
         copy_in<Words>(keys + q0 / size * width, k + q0 * ld, ld, rows, hs);
         pack_transposed<Words>(keys_transposed + q0 * K, k + q0 * ld, ld, rows, hs);
         pack_transposed<Words>(values_transposed + q0 * K, v + q0 * ld, ld, rows, hs);
         copy_in<Words>(queries, q + q0 * ld, ld, rows, hs);
         copy_in<Words>(douts, d + q0 * C, C, rows, hs);
-        const Rows query_rows = rows_of_words<Words>(query_words, q + q0 * ld, ld, rows, hs);
-        const Rows dout_rows = rows_of_words<Words>(dout_words, d + q0 * C, C, rows, hs);
-        float dout_out[ROWS];
-        row_dots(dout_out, d + q0 * C, o + q0 * C, C, rows, hs);
-        for (int64_t k0 = 0; k0 < q1; k0 += KEYS) {
-            const int64_t k1 = std::min(k0 + KEYS, q1);
-            for (int64_t m = 0; m < rows; m += MR)
-                for_rows(std::min<int64_t>(MR, rows - m), [&](auto M) {
-                    const QueryTile t(q0 + m, M, k0, k1);
-                    float *const p_tile = p + m / size * STRIDE, *const ds_tile = ds + m / size * STRIDE;
-                    float *const scores = size == 1 ? p_tile : tile, *const dscores =
-                                                                         size == 1 ? ds_tile : tile + MR * STRIDE;
-                    const int64_t ahead = head * T + t.q + ROWS, next_out = heads.at(ahead, C);
-                    const float* const next = qkv + heads.at(ahead, ld);
-                    const bool first_keys = k0 == 0;
-                    const auto prefetch_dqkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; first_keys && part < 3; ++part)
-                            prefetch_range<Access::write>(dq + (t.q + r) * ld + part * C, hs);
-                    };
-                    const auto prefetch_qkv = [&](int64_t r) __attribute__((always_inline)) {
-                        for (int64_t part = 0; first_keys && part < 3; ++part)
-                            prefetch_range(next + r * ld + part * C, hs);
-                    };
-                    const auto prefetch_out = [&](int64_t r) __attribute__((always_inline)) {
-                        if (!first_keys) return;
-                        prefetch_range(dout + next_out + r * C, hs);
-                        prefetch_range(out + next_out + r * C, hs);
-                    };
-                    score_rows<Words, M>(scores, query_rows[m], query_rows.ld, keys_transposed + k0 * K, t.n, K,
-                                         prefetch_dqkv);
-                    score_rows<Words, M>(dscores, dout_rows[m], dout_rows.ld, values_transposed + k0 * K, t.n, K,
-                                         prefetch_out);
-                    softmax_backward<Words>(p_tile, ds_tile, scores, dscores, t, scale, logsumexp + head * T + t.q,
-                                            dout_out + m, prefetch_qkv);
-                    sum_rows<Words, Order::k_last, M>(
-                        dq_sum + m * width, width, k0 > 0, t.all_see / size, dscores, keys + k0 / size * width,
-                        t.on_diagonal ? dscores + t.all_see / size : nullptr, keys + t.q / size * width);
-                });
-            for (int64_t s = k0; s < k1; s += MR)
-                for_rows(std::min<int64_t>(MR, k1 - s), [&](auto M) {
-                    const int64_t own = s - q0, all_see = std::max<int64_t>(0, own + M);
-                    const auto sum_over_queries = [&](float* c, const float* a, const float* x) {
-                        a += s - k0;
-                        sum_rows<Words, Order::k_first, M>(
-                            c + s * width, width, own < 0, ceil_div(rows - all_see, size), a + all_see / size * STRIDE,
-                            x + all_see / size * width, own < 0 ? nullptr : a + own / size * STRIDE,
-                            x + own / size * width);
-                    };
-                    sum_over_queries(dk_sum, ds, queries);
-                    sum_over_queries(dv_sum, p, douts);
-                });
-        }
-        copy_out(dq + q0 * ld, ld, dq_sum, rows, hs, scale);
     }
-    copy_out(dk, ld, dk_sum, T, hs, scale);
-    copy_out(dv, ld, dv_sum, T, hs, 1);
-}
+
+    // Recomputes p of M queries and a block of keys, computes ds, and adds the keys to dq.
+    template <int M>
+    void add_keys(const QueryTile& t, const Rows& queries_of_tile, const Rows& douts_of_tile, const float* dout_out,
+                  float* p_tile, float* ds_tile, float* dq_tile) const {
+        float* const scores = size == 1 ? p_tile : unpaired;
+        float* const dscores = size == 1 ? ds_tile : unpaired + MR * STRIDE;
+        const int64_t ahead = row + t.q + ROWS, next_out = at(ahead, C);
+        const float* const next = qkv + at(ahead, ld);
+        const bool first_keys = t.k0 == 0;
+        const auto prefetch_dqkv = [&](int64_t r) __attribute__((always_inline)) {
+            if (first_keys) prefetch_qkv<Access::write>(dq + (t.q + r) * ld, C, hs);
+        };
+        const auto prefetch_next = [&](int64_t r) __attribute__((always_inline)) {
+            if (first_keys) prefetch_qkv(next + r * ld, C, hs);
+        };
+        const auto prefetch_next_out = [&](int64_t r) __attribute__((always_inline)) {
+            if (!first_keys) return;
+            prefetch_range(dout + next_out + r * C, hs);
+            prefetch_range(out + next_out + r * C, hs);
+        };
+        score_rows<Words, M>(scores, queries_of_tile, keys_transposed + t.k0 * K, t.n, K, prefetch_dqkv);
+        score_rows<Words, M>(dscores, douts_of_tile, values_transposed + t.k0 * K, t.n, K, prefetch_next_out);
+        softmax_backward<Words>(p_tile, ds_tile, scores, dscores, t, scale, logsumexp + row + t.q, dout_out,
+                                prefetch_next);
+        sum_over_keys<Words, M>(dq_tile, width, t, dscores, keys);
+    }
+
+    // Adds a block of queries to dk or dv of M keys, those from s on: sum (M,width) += aᵀ · x, over the queries of
+    // [q0, q0 + rows) that see each key. a's columns begin with key s. The first block that sees the keys sets the sum.
+    template <int M>
+    void add_queries(float* sum, const float* a, const float* x, int64_t s, int64_t q0, int64_t rows) const {
+        const int64_t own = s - q0, all_see = std::max<int64_t>(0, own + M);
+        sum_rows<Words, Order::k_first, M>(sum + s * width, width, own < 0, ceil_div(rows - all_see, size),
+                                           a + all_see / size * STRIDE, x + all_see / size * width,
+                                           own < 0 ? nullptr : a + own / size * STRIDE, x + own / size * width);
+    }
+};
 
 // Calls f with the kind of words. Where AMX multiplies matrices, attention stays in fp32.
 template <class F>
@@ -454,10 +494,10 @@ auto for_words([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 }  // namespace
 
 int64_t attention_forward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind) {
-    return for_words(matmul_kind, [&]<class Words>(Words) { return forward_floats<Words>({1, T, NH, C / NH}); });
+    return for_words(matmul_kind, [&]<class Words>(Words) { return Forward<Words>::floats({1, T, NH, C / NH}); });
 }
 int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind matmul_kind) {
-    return for_words(matmul_kind, [&]<class Words>(Words) { return backward_floats<Words>({1, T, NH, C / NH}); });
+    return for_words(matmul_kind, [&]<class Words>(Words) { return Backward<Words>::floats({1, T, NH, C / NH}); });
 }
 
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
@@ -467,7 +507,8 @@ void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv,
     dev.reserve(attention_forward_scratch(T, C, NH, dev.matmul_kind));
     for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
-        for (int64_t head = 0; head < B * NH; ++head) forward<Words>(dev, out, logsumexp, qkv, heads, head);
+        for (int64_t head = 0; head < B * NH; ++head)
+            Forward<Words>{heads, head, out, logsumexp, qkv, dev.scratch(Forward<Words>::floats(heads))}.run();
     });
 }
 
@@ -479,6 +520,7 @@ void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* o
     for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head)
-            backward<Words>(dev, dqkv, dout, out, qkv, logsumexp, heads, head);
+            Backward<Words>{heads, head, dqkv, dout, out, qkv, logsumexp, dev.scratch(Backward<Words>::floats(heads))}
+                .run();
     });
 }
