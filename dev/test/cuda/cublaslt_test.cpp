@@ -65,7 +65,7 @@ struct Matrices {
     CudaTensor<float> sums{dev, nans(n)};
 };
 
-TEST(CublasLtOnCpu, ColumnMajorProductsWithEveryTransposeAndEpilogue) {
+TEST(CublasLtOnCpu, ColumnMajorMatmulsWithEveryTransposeAndEpilogue) {
     for (const bool ta : {false, true})
         for (const bool tb : {false, true})
             for (const cublasLtEpilogue_t epilogue :

@@ -10,7 +10,7 @@
 #include "dev/test/layers/layer_check.h"
 
 #if !defined(__AVX512BF16__)
-TEST(MatmulBf16, ProductsAgreeWithReference) { GTEST_SKIP() << "this CPU has no AVX512-BF16"; }
+TEST(MatmulBf16, AgreesWithReference) { GTEST_SKIP() << "this CPU has no AVX512-BF16"; }
 #else
 namespace {
 
@@ -63,7 +63,7 @@ class MatmulBf16 : public ::testing::TestWithParam<MatmulKind> {
 INSTANTIATE_TEST_SUITE_P(MatmulKind, MatmulBf16, ::testing::Values(MatmulKind::bf16, MatmulKind::split),
                          [](const auto& of) { return of.param == MatmulKind::bf16 ? "rounded" : "split"; });
 
-TEST_P(MatmulBf16, ProductsAgreeWithReference) {
+TEST_P(MatmulBf16, AgreesWithReference) {
     std::printf("with %s\n", amx::permitted() ? "AMX" : "AVX512-BF16");
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
@@ -79,7 +79,7 @@ TEST_P(MatmulBf16, ProductsAgreeWithReference) {
     }
 }
 
-TEST(MatmulOfRounded, FactorsAreRoundedAndSumsAreNot) {
+TEST(MatmulOfRounded, OperandsAreRoundedAndSumsAreNot) {
     Cpu cpu(MatmulKind::bf16);
     const float inp[] = {1 + 0x1p-9f, 1, 1}, weight[] = {1, 0x1p-12f, 0x1p-20f};
     float out = NAN;

@@ -155,7 +155,7 @@ TEST(Model, AccumulatedGradientsAreTheLargeBatchs) {
     expect_accumulation<Cpu>(1e-6);  // the same terms in another order: some roundings of the largest
 }
 
-TEST(Model, TheFirstBatchAfterAnUpdateOverwritesProducts) {
+TEST(Model, TheFirstBatchAfterAnUpdateOverwritesGradients) {
     const std::vector<float> parameters = random_parameters(tiny.config);
     const Batch batch(tiny);
     Trial<Cpu> added(tiny, parameters), written(tiny, parameters);

@@ -254,7 +254,7 @@ TEST_F(Refusals, Options) {
 }
 
 // Elsewhere training_test.cpp shows that it trains.
-TEST_F(Refusals, Bf16ProductsWhereTheCpuHasNone) {
+TEST_F(Refusals, Bf16MatmulsWhereTheCpuHasNone) {
     if (!gemm::has_bf16)
         expect_refused(training("out", {{"matmul", "bf16"}}), {"--matmul", "bf16", "AVX512-BF16", "leave it out"});
 }

@@ -122,7 +122,7 @@ TEST_F(Train, SameBitsHoweverMuchIsRecomputed) {
     }
 }
 
-TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Products) {
+TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Matmuls) {
     if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     train("1", with(odd, {{"threads", "1"}, {"matmul", "bf16"}}));
     for (const char* threads : {"2", "3", "4"}) {
@@ -132,7 +132,7 @@ TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Products) {
 }
 
 // Rounding the factors to 8 bits of fraction moves losses by some 0.001 and gradients enough to give other parameters.
-TEST_F(Train, Bf16ProductsLearnTheSame) {
+TEST_F(Train, Bf16MatmulsLearnTheSame) {
     if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     train("fp32");
     train("bf16", {{"matmul", "bf16"}});
