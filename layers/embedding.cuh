@@ -52,12 +52,41 @@ void embedding_forward(Cuda& dev, T* out, const int32_t* tokens, const T* wte, c
         launch.template operator()<1>();
 }
 
+constexpr int sort_warps = 32, sort_digits = 256;
+
+// Turns next (warp, digit) from the number of the warp's tokens with that digit into the place of the first of them: a
+// prefix sum over the digits' totals, then over the warps. All threads of the block call it, after a barrier; it ends
+// with one.
+__device__ __forceinline__ void digit_starts(int (&next)[sort_warps][sort_digits], int (&total)[sort_digits]) {
+    const int thread = static_cast<int>(threadIdx.x);
+    int sum = 0;
+    if (thread < sort_digits) {
+        for (int w = 0; w < sort_warps; ++w) sum += next[w][thread];
+        total[thread] = sum;
+    }
+    __syncthreads();
+    for (int distance = 1; distance < sort_digits; distance *= 2) {
+        const int before = thread < sort_digits && thread >= distance ? total[thread - distance] : 0;
+        __syncthreads();
+        if (thread < sort_digits) total[thread] += before;
+        __syncthreads();
+    }
+    if (thread < sort_digits) {
+        int start = total[thread] - sum;
+        for (int w = 0; w < sort_warps; ++w) {
+            const int count = next[w][thread];
+            next[w][thread] = start;
+            start += count;
+        }
+    }
+    __syncthreads();
+}
+
 // sorted (N) = tokens (N) in ascending order; place (N) = the original index of each, in ascending order for equal
 // tokens. spare (2,N) is for the kernel's own use. One block of 32 warps; each takes a run of consecutive places.
-constexpr int sort_warps = 32, sort_digits = 256;
 static __global__ void __launch_bounds__(32 * sort_warps, 1)
     sort_tokens_kernel(int32_t* sorted, int32_t* place, int32_t* spare, const int32_t* tokens, int N) {
-    __shared__ int next[sort_warps][sort_digits];  // first how many, then where a warp puts its next token of a digit
+    __shared__ int next[sort_warps][sort_digits];  // a warp's tokens of a digit, then the place of its next one
     __shared__ int total[sort_digits];
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int share = (N + 32 * sort_warps - 1) / (32 * sort_warps) * 32;  // of a warp
@@ -76,28 +105,7 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
         __syncwarp();
         for (int i = begin + lane; i < end; i += 32) atomicAdd(&next[warp][digit(from[i])], 1);
         __syncthreads();
-        // where each digit starts: a prefix sum over the digits' totals
-        int sum = 0;
-        if (thread < sort_digits) {
-            for (int w = 0; w < sort_warps; ++w) sum += next[w][thread];
-            total[thread] = sum;
-        }
-        __syncthreads();
-        for (int distance = 1; distance < sort_digits; distance *= 2) {
-            const int before = thread < sort_digits && thread >= distance ? total[thread - distance] : 0;
-            __syncthreads();
-            if (thread < sort_digits) total[thread] += before;
-            __syncthreads();
-        }
-        if (thread < sort_digits) {
-            int start = total[thread] - sum;
-            for (int w = 0; w < sort_warps; ++w) {
-                const int count = next[w][thread];
-                next[w][thread] = start;
-                start += count;
-            }
-        }
-        __syncthreads();
+        digit_starts(next, total);
         int32_t token = 0, p = 0;
         const auto read = [&](int i) {
             if (i < end) token = from[i], p = from_place ? from_place[i] : i;
