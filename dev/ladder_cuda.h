@@ -28,6 +28,10 @@ class CudaLadder : public Accelerator {
 public:
     Cuda dev;
 
+    // The rungs of `ladder` run on this device.
+    explicit CudaLadder(Ladder& ladder) { ladder.on(*this); }
+    CudaLadder(const CudaLadder&) = delete;
+
     // Device memory for t; where it is new, with the values that t has now.
     float* memory(const Values& t) {
         CudaBuffer<float>& buffer = memory_[&t];

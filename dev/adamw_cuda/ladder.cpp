@@ -64,12 +64,9 @@ __global__ void __launch_bounds__(256)
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     Cuda& dev = cuda.dev;
-    const auto shape = ladder.shape<1>();
-    const int64_t N = shape[0];
-    const int64_t n = N;
+    const int64_t n = ladder.shape<1>()[0];
     const auto &param = ladder.updated("param", {n}), &grad = ladder.input({n}), &m = ladder.updated("m", {n}),
                &v = ladder.updated("v", {n}, 1, 0, 1);
     float *const p = cuda.memory(param), *const g = cuda.memory(grad), *const m1 = cuda.memory(m),

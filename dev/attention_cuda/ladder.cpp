@@ -25,8 +25,7 @@ void round_to_bf16(Reference<double>&, double* x, int64_t n) {
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     Cuda& dev = cuda.dev;
     const auto shape = ladder.shape<4>();
     const int64_t B = shape[0], T = shape[1], NH = shape[2], hs = shape[3];

@@ -7,8 +7,7 @@ const Kernel kernel{"classifier_cuda",
                     {{"N", on_gpu ? 8192 : 5, "rows"}, {"V", on_gpu ? 50257 : 3001, "tokens"}}};
 
 void climb(Ladder& ladder) {
-    static CudaLadder cuda;
-    ladder.on(cuda);
+    static CudaLadder cuda(ladder);
     const auto shape = ladder.shape<2>();
     const int64_t N = shape[0], V = shape[1];
     const int64_t Vp = classifier_padded(V);

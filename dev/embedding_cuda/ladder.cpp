@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(32) backward_channels(float* dwte, float* dwpe
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     Cuda& dev = cuda.dev;
     const auto shape = ladder.shape<4>();
     const int64_t B = shape[0], T = shape[1], C = shape[2], V = shape[3], N = B * T;

@@ -39,12 +39,10 @@ __global__ void __launch_bounds__(256) forward_vectors(float* out, const float* 
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     Cuda& dev = cuda.dev;
     const auto shape = ladder.shape<2>();
-    const int64_t N = shape[0], C = shape[1];
-    const int64_t n = N * C;
+    const int64_t N = shape[0], C = shape[1], n = N * C;
     const auto &inp = ladder.input({N, C}, -5, 5), &out = ladder.output("out", {N, C});
     float *const x = cuda.memory(inp), *const y = cuda.memory(out);
     ladder.pass("forward", bytes(8 * prod(n)), {&out},

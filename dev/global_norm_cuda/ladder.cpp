@@ -46,12 +46,9 @@ __global__ void __launch_bounds__(norm_threads) shuffles(double* total, const fl
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     Cuda& dev = cuda.dev;
-    const auto shape = ladder.shape<1>();
-    const int64_t N = shape[0];
-    const int64_t n = N;
+    const int64_t n = ladder.shape<1>()[0];
     const auto &values = ladder.input({n}), &sum = ladder.output("sum", {1});
     float *const x = cuda.memory(values), *const out = cuda.memory(sum);
     const unsigned blocks = static_cast<unsigned>((n + 255) / 256);

@@ -26,8 +26,7 @@ void climb_pass(Ladder& ladder, Cuda& dev, rungs::Pass pass, const rungs::Tensor
 }  // namespace
 
 void climb(Ladder& ladder) {
-    CudaLadder cuda;
-    ladder.on(cuda);
+    CudaLadder cuda(ladder);
     const auto shape = ladder.shape<2>();
     const int64_t N = shape[0], C = shape[1];
     const auto &inp = ladder.input({N, C}), &branch = ladder.input({N, C}), &weight = ladder.input({C}),

@@ -10,8 +10,7 @@ const Kernel kernel{"matmul_cuda",
 
 void climb(Ladder& ladder) {
     using rungs::rows, rungs::transposed;
-    static CudaLadder cuda;
-    ladder.on(cuda);
+    static CudaLadder cuda(ladder);
     const auto shape = ladder.shape<3>();
     const int64_t N = shape[0], C = shape[1], OC = shape[2];
     const auto &inp = ladder.input({N, C}), &weight = ladder.input({OC, C}), &bias = ladder.input({OC});
