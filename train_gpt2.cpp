@@ -1,4 +1,4 @@
-// The program: trains a GPT-2, and runs the other commands. ./train_gpt2 --help
+// The program: trains a GPT-2 model, and runs the other commands. See ./train_gpt2 --help.
 #include <iostream>
 
 #include "device/cpu/openmp_spin.h"

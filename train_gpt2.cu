@@ -1,4 +1,4 @@
-// The program's device is an NVIDIA GPU: with this file it is train_gpt2cu.
+// The interface of device_model.h for an NVIDIA GPU: train_gpt2cu is linked with this file.
 #include <cstdlib>
 
 #include "layers/layers.cuh"
@@ -13,31 +13,32 @@
 namespace {
 
 #ifdef __CUDACC__
-constexpr int64_t peak_size = 4096;  // of the matrices whose matmul is timed
+constexpr int64_t peak_size = 4096;  // of the square matrices in the matmul that is timed
 #else
-constexpr int64_t peak_size = 64;  // in the emulator, which has no speed to speak of
+constexpr int64_t peak_size = 64;  // the emulator is slow
 #endif
 
-// Makes GPU number `index` the one that all that follows works on.
+// Makes GPU number `index` the current device.
 void use_device(int64_t index) {
-    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // by themselves nvidia-smi and CUDA count in different orders
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // by default CUDA numbers GPUs in another order than nvidia-smi
     const std::string remedy =
         "check nvidia-smi; ./train_gpt2 (make train_gpt2) trains on the CPU, with the same options";
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
-        bad_input(
-            "--device", "GPUs",
-            error == cudaSuccess ? "none" : "none that can be used (" + std::string(cudaGetErrorString(error)) + ")",
-            "an NVIDIA GPU", remedy);
+        throw InputError("--device: no usable NVIDIA GPU" +
+                         (error == cudaSuccess ? "" : " (" + std::string(cudaGetErrorString(error)) + ")") + "; " +
+                         remedy);
     if (index >= count)
-        bad_input("--device", "number", std::to_string(index), "0 … " + std::to_string(count - 1), remedy);
+        throw InputError("--device: there is no GPU " + std::to_string(index) + ", only 0 … " +
+                         std::to_string(count - 1) + "; " + remedy);
     if (const cudaError_t e = cudaSetDevice(static_cast<int>(index)); e != cudaSuccess)
-        bad_input("--device", "GPU " + std::to_string(index), cudaGetErrorString(e), "one that can be used", remedy);
+        throw InputError("--device: GPU " + std::to_string(index) + " cannot be used: " + cudaGetErrorString(e) + "; " +
+                         remedy);
     const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
     if (major < 8)
-        bad_input("--device", "compute capability", std::to_string(major) + ".x", "8.0 or newer (A100, RTX 30)",
-                  remedy);
+        throw InputError("--device: GPU " + std::to_string(index) + " has compute capability " + std::to_string(major) +
+                         ".x, but 8.0 or newer is needed (A100, RTX 30); " + remedy);
 }
 
 std::string chip() {
@@ -54,13 +55,13 @@ int64_t free_memory() {
     return static_cast<int64_t>(free);
 }
 
-// What a model takes of the host's memory while it is read or saved, which must be there: bytes.
+// Host memory that a model takes while it is read or saved, in bytes. Throws InputError if there is less.
 int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy) {
     const int64_t copies = policy == ActivationPolicy::inference ? 1 : 3;  // parameters, AdamW's moments
     const int64_t bytes = copies * ParameterTable(config).size * 4, available = available_memory();
     if (bytes > available)
-        bad_input("host memory", "available", mebibytes(available),
-                  mebibytes(bytes) + ", to read and to save the model", "make the model smaller");
+        throw InputError("host memory: " + mebibytes(available) + " available, " + mebibytes(bytes) +
+                         " needed to read and save the model; make the model smaller");
     return bytes;
 }
 
@@ -68,13 +69,13 @@ Cuda device_for(const Options& options, ActivationPolicy policy) {
     Cuda dev = cuda_for_training();
     dev.bf16_matmuls = options.dtype == "bf16";
     dev.tf32 = options.matmul == "tf32";
-    // a GELU that is computed again by itself is to have the same bits
+    // With recomputation the GELU stays a kernel of its own, so that recomputing it gives the same bits.
     dev.fuse_gelu =
         fused_gelu_pays() && policy != ActivationPolicy::recompute_ln && policy != ActivationPolicy::recompute_gelu;
     return dev;
 }
 
-// f with the type that parameters and activations are stored in.
+// Calls f with a value of the type in which parameters and activations are stored.
 template <class F>
 auto for_dtype(const Options& options, const F& f) {
     return options.dtype == "fp32" ? f(float{}) : f(bf16{});
@@ -87,8 +88,9 @@ bool on_gpu() { return true; }
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy) {
     if (config.head_size() > attention_plain::most_channels)
-        bad_input("attention", "channels of a head", std::to_string(config.head_size()),
-                  "at most " + std::to_string(attention_plain::most_channels) + " on a GPU", "choose more heads");
+        throw InputError("attention: the head size " + std::to_string(config.head_size()) +
+                         " (channels / heads) is above the GPU kernels' limit of " +
+                         std::to_string(attention_plain::most_channels) + "; choose more heads");
     use_device(options.device);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
         const MemoryPlan plan(config, B, T, policy, {.scalar = sizeof(Scalar), .wide = 4}, [&] {
@@ -96,7 +98,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
             return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) + (int64_t{32} << 20);  // and cuBLASLt's
         });
         plan.check(free_memory(), remedy);
-        return plan.text() + "; of the host's, to read and to save it, " + mebibytes(check_host_memory(config, policy));
+        return plan.text() + "; host memory to read and save it: " + mebibytes(check_host_memory(config, policy));
     });
 }
 
@@ -122,7 +124,7 @@ double measured_peak_flops(const Options& options) {
     });
 }
 
-// Model FLOPs utilisation is by the data sheet's figure, where the chip is known.
+// The data sheet's figure where the chip is known: model FLOPs utilization is measured against it.
 double peak_flops(const Options& options) {
     const double known = options.dtype == "fp32" ? 0 : data_sheet_flops(chip());
     return known > 0 ? known : measured_peak_flops(options);

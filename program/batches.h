@@ -1,4 +1,4 @@
-// Training batches, drawn one ahead.
+// Draws training batches, one batch ahead of its use.
 #pragma once
 
 #include <cstdint>

@@ -23,20 +23,20 @@
 
 namespace {
 
-// On standard error, so that standard output is the result alone.
+// Prints to standard error, so that standard output contains only the result.
 void print_notes(const std::vector<std::string>& notes) {
     for (const std::string& note : notes)
         std::fprintf(stderr, "%s: %s\n", program_name().c_str(), without_controls(note).c_str());
 }
 
-// Where --from names no model, as before the first training run: how to come by one.
+// If --from names no model, as before the first training run, the error says how to get one.
 void check_from(const std::string& from) {
     std::error_code error;
     const std::string remedy = "train a model first (" + program_name() + " --data FILE --out " + shell_word(from) +
                                "), or name one with --from";
     if (!std::filesystem::exists(from, error) && !error)
         throw InputError(from + ": No such file or directory; " + remedy);
-    const bool run = std::filesystem::exists(from + "/options.json", error);  // and before its first checkpoint
+    const bool run = std::filesystem::exists(from + "/options.json", error);  // written before its first checkpoint
     if (run && !path_exists(from + "/config.json") && !find_latest_checkpoint(from))
         throw InputError(from +
                          ": this run has saved no checkpoint yet; wait until it does (--save-every), continue it "
@@ -44,7 +44,7 @@ void check_from(const std::string& from) {
                          program_name() + " --resume --out " + shell_word(from) + "), or name a model with --from");
 }
 
-// A model to look at, not to train, and its tokenizer.
+// A model for inference, and its tokenizer.
 struct Loaded {
     std::unique_ptr<Model> model;
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -57,8 +57,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     const auto tokenizer = tokenizer_for_model(options.tokenizer, path, settings);
     if (const std::string doubt = tokenizer_doubt(options, *tokenizer, config); !doubt.empty()) print_notes({doubt});
     if (seq > config.context)
-        bad_input("--seq", "tokens", std::to_string(seq),
-                  "at most the model's context " + std::to_string(config.context), "make it smaller");
+        throw InputError("--seq: " + std::to_string(seq) + " is more than the model's context " +
+                         std::to_string(config.context) + "; give at most " + std::to_string(config.context));
     const int64_t T = seq > 0 ? seq : config.context;
     plan_memory(options, config, B, T, ActivationPolicy::inference, "make --batch or --seq smaller");
     auto model = make_model(options, config, B, T, ActivationPolicy::inference);
@@ -70,7 +70,7 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
     return {std::move(model), tokenizer};
 }
 
-// "1 2 3", or with commas.
+// Parses ids separated by spaces or commas: "1 2 3".
 std::vector<int32_t> parse_ids(const std::string& text) {
     const auto separates = [](char c) { return c == ' ' || c == ','; };
     std::vector<int32_t> ids;
@@ -79,29 +79,29 @@ std::vector<int32_t> parse_ids(const std::string& text) {
         int32_t id = -1;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
         if (error != std::errc{} || end != word.data() + word.size() || id < 0)
-            bad_input("--prompt-ids", "token " + std::to_string(ids.size()), word, "an id",
-                      "give whole numbers such as '1 2 3'");
+            throw InputError("--prompt-ids: token " + std::to_string(ids.size()) + ": '" + word +
+                             "' is not a token id; give whole numbers such as '1 2 3'");
         ids.push_back(id);
         at += std::ssize(word);
     }
     return ids;
 }
 
-// What `generate` continues: text, as tokens, or ids.
+// The tokens that `generate` continues, from text or from ids.
 struct Prompt {
     std::vector<int32_t> ids;
-    std::string text;  // as it is printed
+    std::string text;  // the prompt as it is printed
 };
 
-// A tokenizer may have more tokens than the model has ids.
+// Checks the prompt's ids, as a tokenizer may have more tokens than the model has ids.
 void check_prompt(const char* option, const std::vector<int32_t>& ids, const Tokenizer& tokenizer, int64_t vocab) {
     if (ids.empty()) throw InputError(std::string(option) + ": empty; give at least one token, or leave it out");
     const auto bad = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= vocab; });
     if (bad == ids.end()) return;
-    const std::string token = *bad < tokenizer.vocab() ? ", " + one_line(tokenizer.token(*bad)) : "";
-    bad_input(option, "token " + std::to_string(bad - ids.begin()), "id " + std::to_string(*bad) + token,
-              "an id below the model's vocabulary of " + std::to_string(vocab),
-              "leave it out, or pass the --tokenizer that the model was trained with");
+    const std::string token = *bad < tokenizer.vocab() ? " (" + one_line(tokenizer.token(*bad)) + ")" : "";
+    throw InputError(std::string(option) + ": token " + std::to_string(bad - ids.begin()) + ": id " +
+                     std::to_string(*bad) + token + " is outside the model's vocabulary of " + std::to_string(vocab) +
+                     "; leave it out, or pass the --tokenizer that the model was trained with");
 }
 
 Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t vocab) {
@@ -117,7 +117,7 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
         const AddedTokens& added = tokenizer.added();
         const std::string found =
             added.note("--prompt", added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
-        if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output is the text alone
+        if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output contains only the text
         check_prompt("--prompt", prompt.ids, tokenizer, vocab);
         return prompt;
     } else if (tokenizer.end_of_text() >= 0) {
@@ -130,11 +130,11 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
     return prompt;
 }
 
-// Where eval's text lies tokenised while it runs.
+// Holds the tokens of eval's text while eval runs.
 struct TemporaryDirectory {
     std::string path = (std::filesystem::temp_directory_path() / "train_gpt2-XXXXXX").string();
     TemporaryDirectory() {
-        if (!mkdtemp(path.data())) throw InputError(path + ": cannot create it; set TMPDIR to a directory with space");
+        if (!mkdtemp(path.data())) throw InputError(path + ": mkdir failed; set TMPDIR to a directory with free space");
     }
     ~TemporaryDirectory() {
         std::error_code ignored;

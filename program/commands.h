@@ -1,4 +1,4 @@
-// The commands that do not train (convert and info: program/convert.h, program/info.cpp). They throw InputError.
+// The commands generate, eval and tokenize. They throw InputError.
 #pragma once
 
 #include "program/options.h"

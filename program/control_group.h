@@ -28,7 +28,7 @@ inline int64_t control_group_leaves(const std::string& directory, bool version2)
 
 // The group's quota in CPUs: its run time per period, divided by the period. Infinity without a quota.
 inline double control_group_quota(const std::string& directory, bool version2) {
-    double quota = -1, period = -1;  // where the quota is "max", it cannot be read as a number
+    double quota = -1, period = -1;  // no quota is written as "max", which cannot be read as a number
     if (version2) {
         std::ifstream(directory + "/cpu.max") >> quota >> period;
     } else {
@@ -38,8 +38,8 @@ inline double control_group_quota(const std::string& directory, bool version2) {
     return quota > 0 && period > 0 ? quota / period : std::numeric_limits<double>::infinity();
 }
 
-// The smallest of `unlimited` and limit(directory, version2) for the process's own group and those around it. Inside a
-// container its path may not exist below `mount`, where then the root is its own group.
+// The smallest of `unlimited` and limit(directory, version2) for the process's own group and the groups around it.
+// Inside a container the group's path may not exist below `mount`; the root of `mount` is then its own group.
 template <class Number, class Limit>
 Number least_of_control_groups(const std::string& controller, const std::string& membership, const std::string& mount,
                                Number unlimited, const Limit& limit) {

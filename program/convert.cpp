@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The model is worth having without its tokenizer, say where data/vocab.bpe was not fetched.
+// The model's tokenizer. The model is converted without one too, for example if data/vocab.bpe was not fetched.
 std::shared_ptr<const Tokenizer> tokenizer_if_there(const std::string& in) {
     try {
         const auto tokenizer = tokenizer_for_model("", in);
@@ -27,7 +27,7 @@ std::shared_ptr<const Tokenizer> tokenizer_if_there(const std::string& in) {
     }
 }
 
-// Written beside and renamed, so that it is there whole or not at all.
+// Writes to a temporary directory beside `out` and renames it, so that `out` never exists half-written.
 void write_new_directory(const std::string& out, const GPT2Config& config, const float* parameters,
                          const Tokenizer* tokenizer) {
     const std::string temporary = out + "." + std::to_string(getpid()) + ".tmp";
@@ -49,12 +49,10 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
     const bool llmc = out.ends_with(".bin");
     std::string target = out;
     while (target.size() > 1 && target.ends_with("/")) target.pop_back();
-    if (target.empty()) bad_input(out, "OUT", "an empty name", "a new file or directory", "choose a name");
-    if (path_exists(target))
-        bad_input(target, "OUT", "something of this name", "no such file or directory", "choose another or remove it");
+    if (target.empty()) throw InputError("OUT: empty; give the name of a new file or directory");
+    if (path_exists(target)) throw InputError(target + ": exists already; choose another OUT or remove it");
     if (bf16 && !llmc)
-        bad_input(target, "--bf16", "a directory as OUT", "a name ending in .bin",
-                  "leave --bf16 out: directories are written in fp32");
+        throw InputError("--bf16: OUT is the directory " + target + "; leave out --bf16, or give a NAME.bin");
 
     const GPT2Config config = read_model_config(in);
     const auto parameters = std::make_unique_for_overwrite<float[]>(ParameterTable(config).size);
@@ -68,7 +66,7 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
     try {
         write_new_directory(target, config, parameters.get(), tokenizer_if_there(in).get());
     } catch (const fs::filesystem_error& e) {
-        bad_input(target, "writing", e.code().message(), "a directory that can be written",
-                  "check the path, its permissions and the disk");
+        throw InputError(target + ": write failed: " + e.code().message() +
+                         "; check the path, its permissions and the disk");
     }
 }

@@ -1,4 +1,4 @@
-// The program's device is the CPU.
+// The interface of device_model.h for the CPU: train_gpt2 is linked with this file.
 #include <omp.h>
 
 #include "program/device_model.h"
@@ -32,14 +32,14 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy) {
     if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
-        bad_input("--matmul", "precision", "bf16", "fp32: the CPU that this program was built for lacks AVX512-BF16",
-                  "leave it out");
-    // With Muon the matrices' second moments are zeros that are never written, and take no memory.
+        throw InputError(
+            "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
+    // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
     MemoryPlan plan(config, B, T, policy, {.second_moments_of_matrices = options.optimizer != "muon"},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
-    // With the tokenizer; this memory is no longer among what is available.
+    // The program itself and its tokenizer are listed after the check: this memory is already in use.
     plan.rows.emplace_back("program", platform::process_memory().resident);
     return plan.text();
 }

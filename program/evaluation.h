@@ -11,8 +11,8 @@
 #include "io/data/batch_sampler.h"
 #include "io/file/error.h"
 
-// Over the given windows, `batch` windows of equal length at a time; `between` is called before each batch. Throws
-// CheckFailed if the loss is not a number.
+// The mean loss over the given windows, computed in batches of `batch` windows of equal length. `between` is called
+// before each batch. Throws CheckFailed if the loss is NaN or infinite.
 inline double mean_loss(
     Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
     const std::function<void()>& between = [] {}) {
@@ -29,15 +29,15 @@ inline double mean_loss(
         if (!std::isfinite(sum))
             throw CheckFailed("the loss of sequences " + std::to_string(windows[i - rows] + 1) + " to " +
                               std::to_string(windows[i - 1] + 1) + " of " + std::to_string(reader.windows()) +
-                              ": found NaN or infinity, expected a number; the weights are numbers, but what is "
-                              "computed from them overflows: use another checkpoint");
+                              " is NaN or infinite, although the weights are finite: the forward pass overflows; use "
+                              "another checkpoint");
         total += sum;
         tokens += rows * length;
     }
     return total / static_cast<double>(tokens);
 }
 
-// `count` windows spread evenly over all of them.
+// The indices of `count` windows, spread evenly over `all`.
 inline std::vector<int64_t> spread(int64_t all, int64_t count) {
     std::vector<int64_t> windows(static_cast<size_t>(std::min(all, count)));
     for (size_t i = 0; i < windows.size(); ++i)

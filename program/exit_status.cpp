@@ -44,7 +44,7 @@ int exit_status(const std::function<int()>& command) {
         return refuse(error.path1().string() + ": " + error.code().message() + "; check the path and the disk");
     } catch (const std::bad_alloc&) {
         return refuse("out of memory; make the model, --batch or --seq smaller");
-    } catch (const std::exception& fault) {  // of the device, or a failed check
+    } catch (const std::exception& fault) {  // a device error, or a failed check
         print_error(fault.what());
         return 1;
     }

@@ -1,4 +1,4 @@
-// print_info: what a file or directory is, as `info` shows it.
+// The `info` command: describes a file or directory, and verifies its checksums.
 #include <algorithm>
 #include <cmath>
 #include <cstdarg>
@@ -76,7 +76,7 @@ void print_row(std::ostream& out, int width, const std::string& name, const std:
     out << '\n';
 }
 
-// All of a flat buffer by the table's rows, padding rows left out
+// Prints statistics of a flat buffer, one row per row of the parameter table, without the padding rows.
 void print_table(std::ostream& out, const GPT2Config& config, const float* values) {
     print_heading(out, 9);
     for (const Parameter& p : ParameterTable(config).rows) {
@@ -171,7 +171,7 @@ int32_t magic_of(const MappedFile& file) {
     return magic;
 }
 
-// A directory without a model, such as OUT/data; false if there are none.
+// Prints the shards in a directory without a model, such as OUT/data. Returns false if there are none.
 bool print_shards(std::ostream& out, const std::string& path) {
     if (path_exists(path + "/config.json") || !list_checkpoints(path).empty()) return false;
     std::vector<std::string> shards;
@@ -185,10 +185,10 @@ bool print_shards(std::ostream& out, const std::string& path) {
     return !shards.empty();
 }
 
-// A state does not say its vocabulary; the model that it was made with stands beside it under llm.c's names.
+// A state does not contain its vocabulary size, which is read from the model beside it (as llm.c names the two files).
 void print_state(std::ostream& out, const std::string& path, const MappedFile& file) {
     if (file.size() < 1024)
-        bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024", "write it again");
+        bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024 bytes", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
     out << path << ": a llm.c debug state, version " << header[1] << ", B " << header[2] << ", T " << header[3] << '\n';
@@ -203,7 +203,7 @@ void print_state(std::ostream& out, const std::string& path, const MappedFile& f
 
 void print_hellaswag(std::ostream& out, const std::string& path, const MappedFile& file) {
     if (file.size() < 1024)
-        bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024", "write it again");
+        bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024 bytes", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
     out << path << ": a llm.c HellaSwag file, " << header[2] << " examples, the longest of " << header[3] << " bytes\n";

@@ -1,13 +1,13 @@
-// The `info` command: what a file is, and whether its bytes are those that were written.
+// The `info` command: describes a file, and verifies that it is intact.
 #pragma once
 
 #include <iosfwd>
 #include <string>
 
-// Says what `path` is (checkpoint, run, model, state, shard, tokenizer, safetensors, log, text), its shapes
-// and numbers. Throws InputError.
+// Prints what `path` is (checkpoint, run, model, state, shard, tokenizer, safetensors, log, text), its shapes and
+// statistics. Throws InputError.
 void print_info(const std::string& path, std::ostream& out);
 
-// Compares every file of a checkpoint, of each of a run's checkpoints, and of the tokens made from its text, with its
-// checksum, and lists them. False if one is damaged. True for what keeps no checksums.
+// Compares files with their checksums and lists the results: the files of a checkpoint, of each checkpoint of a run,
+// and the cached tokens of its text. Returns false if one is damaged. Files without checksums count as intact.
 bool verify_files(const std::string& path, std::ostream& out);

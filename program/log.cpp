@@ -28,7 +28,7 @@ double number(const nlohmann::json& line, const char* key) {
     return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
-// Both throw nlohmann::json::exception or InputError.
+// Parses a line of the log or of the samples. Throws nlohmann::json::exception or InputError.
 template <class Entry>
 Entry from_line(std::string_view text);
 
@@ -47,7 +47,7 @@ LogEntry from_line(std::string_view text) {
     return e;
 }
 
-// A sample's bytes need be no UTF-8; what is not becomes U+FFFD.
+// A sample may contain bytes that are not UTF-8; they become U+FFFD.
 std::string to_line(const Sample& sample) {
     const nlohmann::ordered_json line{{"step", sample.step}, {"text", sample.text}};
     return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -59,8 +59,8 @@ Sample from_line(std::string_view text) {
     return {json_integer("", line, "step", 0, std::numeric_limits<int64_t>::max()), line.at("text").get<std::string>()};
 }
 
-// Hands each line and what it says over; `damaged` gets the number of one that says nothing. A last line that a break
-// left unfinished is passed by.
+// Calls take(line, entry) for each line, or damaged(line number) if it is not an entry. A last line without a line
+// break, as a crash leaves it, is ignored.
 template <class Entry>
 void for_each_line(const std::string& path, const auto& take, const auto& damaged) {
     const MappedFile file(path);
@@ -84,24 +84,25 @@ void for_each_line(const std::string& path, const auto& take, const auto& damage
 template <class Entry>
 void for_each_line(const std::string& path, const auto& take) {
     for_each_line<Entry>(path, take, [&](int64_t line) {
-        bad_input(path, "line " + std::to_string(line), "what is no log entry",
-                  "a JSON object with step, split, loss, …", "remove the line");
+        throw InputError(path + ": line " + std::to_string(line) +
+                         ": not a log entry (a JSON object with step, split, loss, …); remove the line");
     });
 }
 
-// Copies the file beside itself, under a name that is free, and writes it again as `text`.
+// Copies the file to a free name beside it, and replaces its content by `text`.
 std::string set_aside(const std::string& path, const std::string& text) {
     std::string copy = path + ".damaged";
     for (int n = 2; path_exists(copy); n++) copy = path + ".damaged-" + std::to_string(n);
     std::error_code error;
     std::filesystem::copy_file(path, copy, error);
-    if (error) bad_input(copy, "keeping a damaged log", error.message(), "a file that can be written", "check --out");
+    if (error) throw InputError(copy + ": copying the damaged log failed: " + error.message() + "; check --out");
     write_file_atomically(path, text);
     return copy;
 }
 
-// Drops the lines after `step`, and a torn last one. A checkpoint's training does not hang on its log: damaged lines
-// are left out, the file as it was is kept beside it, and one line that says so returned, "" where none are.
+// Removes the lines after `step`, and an incomplete last line. Training can continue without its log, so damaged lines
+// are no error: they are removed, the damaged file is copied, and the message about it is returned ("" if there is
+// none).
 template <class Entry>
 std::string cut(const std::string& path, int64_t step) {
     if (step < 0 || !path_exists(path)) return "";
@@ -121,13 +122,13 @@ std::string cut(const std::string& path, int64_t step) {
         const std::string copy = set_aside(path, good.substr(0, kept));
         return path + ": line " + std::to_string(first) +
                (damaged > 1 ? " and " + std::to_string(damaged - 1) + " more" : "") +
-               ": found what is no log entry; the other lines are kept, and the file as it was is " + copy;
+               ": not a log entry; the other lines are kept, and a copy of the damaged file is " + copy;
     }
     std::error_code error;
     std::filesystem::resize_file(path, kept, error);
     if (error)
-        bad_input(path, "cutting at the checkpoint's step", error.message(), "a file that can be written",
-                  "check --out");
+        throw InputError(path + ": removing the lines after the checkpoint failed: " + error.message() +
+                         "; check --out");
     return "";
 }
 

@@ -12,8 +12,8 @@ struct LogEntry {
     std::string split;  // "train" or "val"
     double loss = 0;    // nats per token
     double lr = 0, grad_norm = 0, tokens_per_second = 0,
-           seconds = 0;    // seconds since start of training; lr … 0 for val
-    bool skipped = false;  // an outlier: its update was left out
+           seconds = 0;    // since the start of training; lr, grad_norm and tokens_per_second are 0 for val
+    bool skipped = false;  // the step was an outlier, and its update was skipped
 };
 
 // A sample of text, written after `step` steps.
@@ -26,13 +26,13 @@ struct Sample {
 template <class Entry>
 class EntryLog {
 public:
-    // Opens or creates the file. A new run (`resume_step` < 0) must find none; a resumed run drops the lines after
-    // `resume_step` and a torn last line. Throws InputError.
+    // Opens or creates the file. For a new run (`resume_step` < 0) it must not exist; for a resumed run the lines after
+    // `resume_step` and an incomplete last line are removed. Throws InputError.
     EntryLog(const std::string& path, int64_t resume_step);
     void write(const Entry& entry);
     void sync() { file_.sync(); }
     const std::string& trouble() const { return file_.trouble(); }
-    // One line that names the damaged lines which a resumed run left out, and where they are kept; or "".
+    // One line about damaged lines that a resumed run removed, and the copy that still has them; or "".
     const std::string& damage() const { return damage_; }
 
 private:
@@ -45,8 +45,8 @@ using SampleLog = EntryLog<Sample>;
 std::vector<LogEntry> read_log(const std::string& path);
 std::vector<Sample> read_samples(const std::string& path, size_t most);  // the newest `most`
 
-// A log in bounded memory, for the report of a run of any length: once there are too many training steps, each two
-// become one, their mean; of validations, the newest and every second one of the others stay.
+// A log in bounded memory, for the report of a run of any length. Once there are too many training steps, each pair is
+// replaced by its mean; of too many validations, every second one is dropped, never the newest.
 class LogHistory {
 public:
     void add(const LogEntry& entry);
@@ -56,6 +56,6 @@ public:
 private:
     static constexpr size_t most = 8192;
     std::vector<LogEntry> train_, val_;
-    LogEntry sum_;               // of the entries that are to become one
-    int64_t each_ = 1, in_ = 0;  // entries that become one; entries in sum_
+    LogEntry sum_;               // the mean of the entries that will become one
+    int64_t each_ = 1, in_ = 0;  // how many entries become one, and how many of them are in sum_
 };

@@ -1,4 +1,4 @@
-// The memory that a model will take, checked before the first step against what this machine has.
+// The memory that a model will take, compared before the first step with what is available.
 #pragma once
 
 #include <sys/resource.h>
@@ -27,7 +27,8 @@ inline std::string mebibytes(int64_t bytes) {
 inline int64_t available_memory() {
     int64_t available = platform::free_memory();
     if (platform::linux_only) available = std::min(available, control_group_memory());
-    // Addresses (ulimit -v) are also needed for each thread's stack and heap, and for mapped files: a third is left.
+    // A limit on address space (ulimit -v) also covers each thread's stack and heap, and mapped files: a third is left
+    // for them.
     rlimit space{};
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
         constexpr int64_t thread = int64_t{72} << 20;
@@ -40,17 +41,17 @@ inline int64_t available_memory() {
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    // Bytes per element: of parameters and activations, and of everything that stays fp32 where those are bf16. And
-    // whether there are second moments for the matrices that Muon updates, which needs none.
+    // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs no
+    // second moments for the matrices that it updates.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         bool second_moments_of_matrices = true;
     };
-    // `scratch`: the device's, in bytes.
+    // scratch() returns the bytes of scratch memory that the device needs.
     template <class Scratch>
     MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy, Sizes sizes,
                const Scratch& scratch) {
-        // More than any machine has: counted exactly it might overflow an int64.
+        // A rough count, because an exact one of more memory than any machine has might overflow an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
                              static_cast<double>(config.channels) * static_cast<double>(config.layers);
         if (rough > 0x1p58) {
@@ -86,6 +87,7 @@ struct MemoryPlan {
     // Throws InputError if it is more than is available.
     void check(int64_t available, const std::string& remedy) const {
         if (total() > available)
-            bad_input("memory", "available", mebibytes(available), mebibytes(total()) + " (" + text() + ")", remedy);
+            throw InputError("memory: " + mebibytes(available) + " available, " + mebibytes(total()) + " needed (" +
+                             text() + "); " + remedy);
     }
 };

@@ -41,7 +41,7 @@ std::string one_of(const Words& words) {
     return text;
 }
 
-// The words that the option may be; none if it may be any text or number.
+// The words that the option accepts; empty if it accepts any text or number.
 Words choices(const OptionRow& row) {
     if (holds<bool>(row)) return {"true", "false"};
     const bool any = std::string(row.unit).find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos;
@@ -99,7 +99,7 @@ std::string text_of(const OptionRow& row, const Json& value) {
     return value.is_number_float() ? to_text(value.get<double>()) : value.dump();
 }
 
-// The row's default for this model: of "tiny 16, others 4" one number. "" if it has none.
+// The row's default for this model: one number of "tiny 16, others 4". "" if there is none.
 std::string default_of(const OptionRow& row, const std::string& model) {
     if (row.initial.starts_with('(')) return "";
     if (row.initial.find(' ') == std::string::npos) return row.initial;
@@ -109,7 +109,8 @@ std::string default_of(const OptionRow& row, const std::string& model) {
     return "";
 }
 
-// A line of help in two columns. The right one is broken at spaces, not at ~, into lines of at most 79 characters.
+// A line of help in two columns. The right column is broken into lines of at most 79 characters, at spaces but not at
+// ~.
 std::string columns(const std::string& left, const std::string& right) {
     constexpr size_t indent = 25, width = 79;
     std::string text = "  " + left, line;
@@ -126,7 +127,7 @@ std::string columns(const std::string& left, const std::string& right) {
     return text;
 }
 
-// The range and the default, as help has them: "[1 to 65536; default: 4]".
+// The range and the default, as help prints them: "[1 to 65536; default: 4]".
 std::string facts(const OptionRow& row) {
     std::string text;
     if (holds<int64_t>(row) || holds<double>(row))
@@ -168,7 +169,7 @@ std::string help_of_all(bool on_gpu) {
     return text;
 }
 
-// Whether at most `edits` characters of a inserted, deleted, replaced or swapped with their neighbour make it b.
+// Whether at most `edits` edits turn a into b: a character inserted, deleted, replaced or swapped with its neighbour.
 bool is_near(std::string_view a, std::string_view b, size_t edits) {
     if (a.empty() || b.empty()) return a.size() + b.size() <= edits;
     if (a[0] == b[0]) return is_near(a.substr(1), b.substr(1), edits);
@@ -251,7 +252,7 @@ void Options::fill_defaults() {
     if (unset("total-batch")) total_batch = batch * seq;
 }
 
-// Refuses options that contradict each other, as far as no file has to be read for it.
+// Refuses options that contradict each other, as far as this can be checked without reading a file.
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
     const bool bin = out_path.ends_with(".bin");

@@ -13,7 +13,7 @@ struct Options {
     std::string command;  // train, generate, eval, convert, tokenize or info
     bool on_gpu = false;  // train_gpt2cu's options, not train_gpt2's
 
-    // train; a path is "" where none is given
+    // train; a path is "" if none is given
     std::string data, val, tokenizer;  // tokenizer "": the one of the model that --init or --from names
     bool no_special_tokens = false;
     std::string model, init;
@@ -50,10 +50,10 @@ struct Options {
 
     // The options that define a training run, as a JSON object by name. Checkpoints save it.
     std::string to_json() const;
-    // For --resume: takes the options that were not given again from such an object. Throws InputError where a given
-    // one contradicts it (another model shape, another tokenizer, …).
+    // For --resume: takes the options that were not given again from such an object. Throws InputError if a given
+    // option contradicts it (another model shape, another tokenizer, …).
     void fill_from_json(const std::string& json);
-    // For --init: sets the shape and the tokenizer that were read, and the defaults that depend on them.
+    // For --init: sets the shape and tokenizer of the model that was read, and the defaults that depend on them.
     void use_model(const GPT2Config& config, const std::string& tokenizer_name);
 
     // Every option of the command by name, as text, for the report.

@@ -1,4 +1,4 @@
-// What --profile prints.
+// Prints the table of --profile.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 #include "device/profile.h"
 
-// One row per layer function: time per step, its share, and its rate beside the device's peak. Rows and "all else"
-// (drawing batches, the sum of the losses) add up to the steps' time.
+// Prints one row per layer function: its time per step, its share of the step, and its rate compared with the device's
+// peak. The rows and "all else" (drawing batches, summing the losses) add up to the time of a step.
 inline void print_profile(const Profile& profile, int64_t steps, double step_seconds, double flops_peak,
                           double bytes_peak) {
     if (steps == 0) return;

@@ -1,4 +1,4 @@
-// The progress line: rewritten in place on a terminal, printed now and then in a pipe.
+// The progress line: rewritten in place on a terminal, otherwise printed as a new line every 10 s.
 #pragma once
 
 #include <unistd.h>

@@ -11,7 +11,7 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 
-// Short ones as cards, in rows of equal length; long ones as lines below the title.
+// Draws short facts as cards, in rows of equal length, and long ones as lines below the title.
 std::string draw_facts(const Values& facts) {
     std::string lines, cards;
     int64_t count = 0;
@@ -37,7 +37,7 @@ Series take(const std::vector<LogEntry>& log, const std::string& split, double L
     return series;
 }
 
-// Noise, drawn thin, and the line to be seen in it.
+// Returns the noisy series, drawn thin, and its smoothed trend.
 std::vector<Series> with_trend(Series noise) {
     Series trend = noise;
     noise.name.clear();
@@ -62,14 +62,14 @@ std::string draw_charts(const Report& report) {
            "</div>\n";
 }
 
-// A diverged run must not look like one that merely ended early.
+// A notice for a diverged run, which must not look like one that merely ended early.
 std::string draw_notice(const std::vector<LogEntry>& log) {
     const auto bad = std::find_if(log.begin(), log.end(), [](const LogEntry& e) { return !std::isfinite(e.loss); });
     if (bad == log.end()) return "";
     return "<p class=\"notice\">The loss was not a number at step " + grouped_number(bad->step) + ".</p>\n";
 }
 
-// The newest is open; behind <pre> a line break is no part of the text.
+// Draws the samples, of which only the newest is open. HTML ignores a line break directly after <pre>.
 std::string draw_samples(std::vector<Sample> samples) {
     if (samples.empty()) return "";
     std::reverse(samples.begin(), samples.end());

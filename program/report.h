@@ -1,4 +1,4 @@
-// OUT/report.html: one self-contained page about a run: loss and speed as inline SVG, samples, configuration.
+// OUT/report.html: one self-contained page about a run, with loss and speed as inline SVG, samples and configuration.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct Report {
     std::vector<LogEntry> log{};
     std::vector<Sample> samples{};                                     // texts of any bytes
     std::vector<std::pair<std::string, std::string>> configuration{};  // option, value
-    // "parameters" "0.8 M", "validation loss" "1.55", …: short ones (up to 14 bytes) become cards, long ones lines.
+    // "parameters" "0.8 M", "validation loss" "1.55", …: values of up to 14 bytes become cards, longer ones lines.
     std::vector<std::pair<std::string, std::string>> facts{};
 };
 
-// Written to a temporary file and renamed over the last one. Throws InputError.
+// Writes the page to a temporary file and renames it to `path`. Throws InputError.
 void write_report(const std::string& path, const Report& report);

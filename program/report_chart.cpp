@@ -8,10 +8,10 @@
 
 namespace {
 
-// The drawing is 1000 × 1000 and stretched to its box; strokes keep their width, and labels are HTML over it, so that
-// text has its size on a phone too.
+// The drawing is 1000 × 1000 and stretched to its box. Strokes keep their width, and labels are HTML on top of it, so
+// that text has the same size on a phone.
 constexpr double side = 1000;
-constexpr int64_t columns = 700;  // about what a screen shows; longer series are thinned to it
+constexpr int64_t columns = 700;  // about what a screen shows; longer series are thinned to this many columns
 
 std::string format(const char* pattern, double value) {
     char text[64];
@@ -36,7 +36,7 @@ std::vector<double> linear_ticks(double low, double high, int64_t most) {
     return ticks;
 }
 
-// The densest of the usual sets that is not crowded.
+// Ticks from the densest of the usual sets that gives at most `most` ticks.
 std::vector<double> log_ticks(double low, double high, size_t most) {
     const std::vector<std::vector<double>> sets = {
         {1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9},
@@ -62,7 +62,7 @@ double percentile(std::vector<double> values, double share) {
     return *at;
 }
 
-// From what the lines and points reach; of noise, all but its rarest spikes.
+// The range of all lines and points, and of noise without its rarest spikes (0.2 % at each end).
 Scale y_scale(const Chart& chart) {
     double low = INFINITY, high = -INFINITY;
     for (const Series& series : chart.series) {
@@ -81,7 +81,8 @@ Scale y_scale(const Chart& chart) {
     return {low == 0 ? 0 : low - room, high + room};
 }
 
-// Of each column of a long series the lowest and the highest point, or (a smooth line) the first.
+// Thins out a long series: keeps the lowest and the highest point of each column of noise, or the first point of a
+// smooth line.
 void thin_out(Series& series) {
     const int64_t size = std::ssize(series.x);
     if (size <= 2 * columns) return;
@@ -121,7 +122,7 @@ std::string draw_series(const Series& s, const Scale& x, const Scale& y) {
         const std::string at = coordinates(s, i, x, y);
         path += (pen_down ? "L" : "M") + at;
         pen_down = true;
-        if (s.style == Series::Style::points && s.x.size() <= 100)  // a line of no length with a round end is a dot
+        if (s.style == Series::Style::points && s.x.size() <= 100)  // a line of length zero with a round cap is a dot
             dots += "<path class=\"dot " + s.color + "\" d=\"M" + at + "h.01\"><title>step " +
                     grouped_number(static_cast<int64_t>(s.x[i])) + ": " + short_number(s.y[i]) + "</title></path>\n";
     }

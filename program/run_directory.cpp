@@ -29,7 +29,7 @@ bool holds_files(const std::string& directory) {
     return false;
 }
 
-// What FileWriter calls a file while it writes it: NAME.PROCESS.tmp
+// Whether this is a temporary file of FileWriter: NAME.PROCESS.tmp
 bool is_unfinished(const fs::path& path) {
     const std::string number = path.stem().extension().string(), name = path.stem().stem().string();
     if (path.extension() != ".tmp" || number.size() < 2 || number.find_first_not_of("0123456789", 1) != number.npos)
@@ -39,7 +39,7 @@ bool is_unfinished(const fs::path& path) {
                std::array<std::string_view, 4>{"options.json", "log.jsonl", "samples.jsonl", "report.html"}, name) > 0;
 }
 
-// What a run that was killed while it wrote has left.
+// Removes the temporary files of a run that was killed while it wrote.
 void remove_unfinished(const std::string& directory) {
     std::error_code ignored;
     std::vector<fs::path> found;
@@ -48,12 +48,12 @@ void remove_unfinished(const std::string& directory) {
     for (const fs::path& path : found) fs::remove(path, ignored);
 }
 
-// options.json; older ones have no checksum.
+// Reads options.json and checks its checksum. Files of early versions have none.
 nlohmann::json read_checked(const std::string& path) {
     nlohmann::json root = read_json_file(path);
     if (root.contains("crc32"))
         check_own_checksum(path, root,
-                           "it was edited or damaged: if there is no checkpoint yet, begin anew in another --out");
+                           "it was edited or damaged: if there is no checkpoint yet, start again in another --out");
     return root;
 }
 
@@ -93,7 +93,7 @@ void RunDirectory::lock() {
     const std::string file = path_ + "/.lock";
     struct stat ours {
     }, named{};
-    do {  // again where a run that ended just now took the file away between our open and flock
+    do {  // repeated if a run that just ended has removed the file between open and flock
         if (lock_ >= 0) close(lock_);
         lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (lock_ < 0) system_error(path_, "open", errno, "check its permissions, or choose another --out");
@@ -102,14 +102,14 @@ void RunDirectory::lock() {
             const ssize_t length = pread(lock_, number, sizeof number - 1, 0);
             close(lock_);
             throw InputError(path_ + ": another run" + (length > 0 ? " (process " + std::string(number) + ")" : "") +
-                             " uses it; wait for its end or stop it, or choose another --out");
-        }  // other errors: a file system that knows no locks
+                             " is using this directory; wait until it ends or stop it, or choose another --out");
+        }  // other errors mean a file system without locks
     } while (fstat(lock_, &ours) != 0 || stat(file.c_str(), &named) != 0 || ours.st_ino != named.st_ino);
     remove_unfinished(path_);
     remove_unfinished(path_ + "/data");
     const std::string number = std::to_string(getpid());
     if (ftruncate(lock_, 0) != 0 || pwrite(lock_, number.data(), number.size(), 0) < 0)
-        return;  // only for the message above
+        return;  // the number is only for the message above
 }
 
 void RunDirectory::unlock() {

@@ -1,4 +1,4 @@
-// The directory that a run writes to.
+// A run's directory, its lock and its options.json.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 #include "io/model/checkpoint.h"
 
-// A run's directory. It is locked against a second run by a kernel lock on OUT/.lock, which ends with the process,
-// however that ends. The file is removed at the end; if a crash leaves it, it does no harm.
+// A run's directory. A kernel lock on OUT/.lock keeps out a second run. The lock ends with the process, however that
+// ends. The file is removed at the end; if a crash leaves it, it does no harm.
 class RunDirectory {
 public:
-    // The directory of a new run must be empty or not exist; what a refused run has put there is removed, unless
-    // commit() was called. The directory of a resumed run must exist. Throws InputError.
+    // The directory of a new run must be empty or not exist. What a run writes there is removed if it fails before
+    // commit() is called. The directory of a resumed run must exist. Throws InputError.
     RunDirectory(const std::string& path, bool resume);
     ~RunDirectory();
     RunDirectory(const RunDirectory&) = delete;
@@ -20,7 +20,7 @@ public:
 
     // OUT/options.json: what --resume uses if a run ended before its first checkpoint.
     void write_options(const std::string& json) const;
-    std::optional<std::string> read_options() const;  // throws InputError where it is not what was written
+    std::optional<std::string> read_options() const;  // throws InputError if it was edited or damaged
 
 private:
     void lock();

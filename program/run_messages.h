@@ -1,4 +1,4 @@
-// What a training run prints besides its progress.
+// The messages of a training run, except its progress line.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,8 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
 
 inline Schedule schedule_of(const Options& o) { return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps}; }
 
-// How the options of a resumed run change the learning rate after `step`; "" if the rates up to there are those of an
-// uninterrupted run with these options. Another length of training has another cosine.
+// A warning if the options of a resumed run change the learning rate after `step`, as another number of steps stretches
+// the cosine. "" if the rate is that of an uninterrupted run with these options.
 inline std::string schedule_change(const Options& before, const Options& now, int64_t step) {
     const Schedule old_schedule = schedule_of(before), new_schedule = schedule_of(now);
     if (step == 0 || old_schedule.at(step) == new_schedule.at(step)) return "";
@@ -55,7 +55,7 @@ inline void print_special_tokens(const Dataset& data, const Tokenizer& tokenizer
     if (!note.empty()) std::printf("%s\n", note.c_str());
 }
 
-// A warning if --tokenizer hardly belongs to the model, or "". Vocabularies are often padded, as nanoGPT's 50304 and
+// A warning if --tokenizer is probably not the model's, or "". Vocabularies are often padded, as nanoGPT's 50304 and
 // Megatron-LM's, but by fewer than 1024 ids.
 inline std::string tokenizer_doubt(const Options& options, const Tokenizer& tokenizer, const GPT2Config& config) {
     const int64_t unused = config.vocab - tokenizer.vocab();
@@ -74,7 +74,7 @@ inline void print_skipped(int64_t step, const StepResult& result, const UpdatePa
                 step, result.loss, result.grad_norm, z, Outliers::window, params.max_loss, params.max_norm);
 }
 
-// As a POSIX shell takes it.
+// Quotes a word for a POSIX shell.
 inline std::string shell_word(const std::string& text) {
     std::string word = "'";
     for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -86,7 +86,7 @@ inline void print_stopped(const char* signal, int64_t step, const std::string& o
                 program_name().c_str(), shell_word(out).c_str());
 }
 
-// `where` is find_nonfinite's (program/device_model.h).
+// `where` is the result of find_nonfinite (program/device_model.h).
 inline bool in_parameters(const std::string& where) { return where.starts_with("parameter"); }
 
 inline std::string nonfinite_message(int64_t step, const StepResult& result, const std::string& where, int64_t position,

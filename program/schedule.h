@@ -9,7 +9,7 @@
 
 struct Schedule {
     std::string name;  // cosine, linear, constant, wsd
-    double lr = 0;     // the highest
+    double lr = 0;     // the peak
     double final_lr_frac = 0;
     int64_t warmup = 0, steps = 0;
 
@@ -20,7 +20,7 @@ struct Schedule {
         if (step < warmup) return lr * static_cast<double>(step) / static_cast<double>(warmup);
         const double progress =
             step > warmup ? static_cast<double>(step - warmup) / static_cast<double>(steps - warmup) : 0.0;
-        double weight = 1;  // 1 at the top, 0 at the end
+        double weight = 1;  // 1 at the peak, 0 at the end
         if (name == "cosine") weight = 0.5 * (1 + std::cos(std::numbers::pi * progress));
         if (name == "linear") weight = 1 - progress;
         if (name == "wsd" && progress > 0.8) weight = 1 - std::sqrt((progress - 0.8) / 0.2);

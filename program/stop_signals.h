@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGHUP ask training to stop, SIGUSR1 to save. The handlers only set a flag.
+// SIGINT, SIGTERM and SIGHUP request training to stop, and SIGUSR1 to save. The handlers only set a flag.
 #pragma once
 
 #include <signal.h>
@@ -15,12 +15,12 @@ inline std::atomic<int> stop_asked{0};  // the signal
 inline std::atomic<bool> save_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-inline char stopping_text[100];  // what a handler writes must be there while it can run
+inline char stopping_text[100];  // static, so that it exists as long as the handler can run
 inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP};
 
 extern "C" inline void note_stop(int number) {
     stop_asked = number;
-    for (const int n : stopping) signal(n, SIG_DFL);  // the second one ends the program at once
+    for (const int n : stopping) signal(n, SIG_DFL);  // a second signal ends the program at once
     if (write(STDERR_FILENO, stopping_text, strlen(stopping_text)) < 0) return;
 }
 extern "C" inline void note_save(int) { save_asked = true; }
@@ -29,13 +29,13 @@ inline void handle(int number, void (*handler)(int)) {
     struct sigaction old {
     }, action{};
     sigaction(number, nullptr, &old);
-    if (old.sa_handler == SIG_IGN) return;  // nohup, or a shell's background job
+    if (old.sa_handler == SIG_IGN) return;  // the signal stays ignored, as under nohup and in a shell's background jobs
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(number, &action, nullptr);
 }
 
-// From now on SIGUSR1 ends nothing, and a reader of our output that goes away does not either.
+// From now on neither SIGUSR1 nor a closed output pipe ends the program.
 inline void catch_save() {
     handle(SIGUSR1, note_save);
     signal(SIGPIPE, SIG_IGN);

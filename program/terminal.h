@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-// Columns, as they are now: the user may resize it. Where the terminal does not say, the shell's COLUMNS; else 80.
+// The current number of columns, as the user may resize the terminal. If the terminal does not report it, the number is
+// the shell's COLUMNS, or 80.
 inline size_t terminal_columns() {
     winsize size{};
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -16,7 +17,7 @@ inline size_t terminal_columns() {
     return n > 0 ? static_cast<size_t>(n) : 80;
 }
 
-// The text that fits on one row of `columns` columns; the last column stays empty, as a cursor behind it would wrap.
+// The text cut to one row of `columns` columns. The last column stays empty, because the cursor after it would wrap.
 inline std::string cut_to_row(const std::string& text, size_t columns) {
     return text.substr(0, columns > 1 ? columns - 1 : 1);
 }

@@ -1,4 +1,4 @@
-// The number of threads.
+// Chooses the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -11,9 +11,8 @@
 
 #include "program/control_group.h"
 
-// The control group's CPU quota, if it decides the number of threads: --threads and OMP_NUM_THREADS come first, and so
-// do fewer cores, of the machine or of the process's affinity (taskset), which OpenMP knows. Infinity if it does not
-// decide.
+// The control group's CPU quota if it decides the number of threads, otherwise infinity. --threads and OMP_NUM_THREADS
+// have priority, and so has a smaller number of cores, of the machine or of the process's affinity (taskset).
 inline double deciding_quota(int64_t threads_option, const char* omp_num_threads, int processors, double quota) {
     const bool decides = threads_option == 0 && !omp_num_threads && quota < processors;
     return decides ? quota : std::numeric_limits<double>::infinity();
@@ -25,7 +24,7 @@ inline double deciding_quota(int64_t threads_option) {
 
 inline int threads_for(double quota) { return static_cast<int>(std::ceil(quota)); }
 
-// Sets the number of threads: the option's, else the number of cores, or fewer if the quota is smaller.
+// Sets the number of threads: --threads or, if it is 0, the number of cores, or fewer if the CPU quota is smaller.
 inline void choose_threads(int64_t threads_option) {
     const double quota = deciding_quota(threads_option);
     if (threads_option > 0) omp_set_num_threads(static_cast<int>(threads_option));

@@ -131,7 +131,7 @@ void TrainingRun::finish_step() {
     } catch (const CheckFailed& failure) {
         warn(std::string(failure.what()) + "; training continues");
         check_failed = true;
-        saved = false;  // so that a step that is not finite either finds its state worth saving
+        saved = false;  // so that stop_at_nonfinite saves this state if the next step is not finite either
     }
     if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
     warn_of_log();
@@ -171,12 +171,12 @@ int TrainingRun::stop_at_nonfinite(const StepResult& result) {
     return 1;
 }
 
-// True every `every` steps and after the last step; 0: never.
+// True every `every` steps and after the last step; never if `every` is 0.
 bool TrainingRun::due(int64_t every) const {
     return every > 0 && (state.step % every == 0 || state.step == options.steps);
 }
 
-// The newest checkpoint, or the options of a run that ended before its first.
+// Finds the newest checkpoint, or the options of a run that ended before its first checkpoint.
 void TrainingRun::find_what_to_resume() {
     std::vector<std::string> passed_over;
     checkpoint = checkpoint_to_resume(options.out, passed_over).value_or("");
@@ -194,7 +194,7 @@ void TrainingRun::find_what_to_resume() {
     options.fill_from_json(begun ? *begun : state.options);
 }
 
-// Those that the checkpoint was made with.
+// The options with which the checkpoint was made.
 Options TrainingRun::saved_options() const {
     Options before;
     before.command = options.command, before.on_gpu = options.on_gpu;
@@ -213,7 +213,7 @@ void TrainingRun::check_data() {
 }
 
 void TrainingRun::open_logs() {
-    if (options.resume && checkpoint.empty())  // it begins again
+    if (options.resume && checkpoint.empty())  // the run starts again
         for (const char* name : {"/log.jsonl", "/samples.jsonl"}) std::filesystem::remove(options.out + name);
     const int64_t step = checkpoint.empty() ? -1 : state.step;
     log.emplace(options.out + "/log.jsonl", step);
@@ -223,14 +223,14 @@ void TrainingRun::open_logs() {
         if (!damage.empty()) warn(damage);
 }
 
-// Opens the tokenizer too, as does given_model().
+// The configuration of a new model. Also opens the tokenizer, as given_model() does.
 GPT2Config TrainingRun::new_model() {
     tokenizer = load_tokenizer(options.tokenizer, tokenizer_settings(options));
     if (options.vocab == 0) options.vocab = tokenizer->vocab();
     if (options.vocab < tokenizer->vocab())
-        bad_input("--vocab", "ids", std::to_string(options.vocab),
-                  "at least the " + std::to_string(tokenizer->vocab()) + " tokens of --tokenizer " + tokenizer->name(),
-                  "make it larger or leave it out");
+        throw InputError("--vocab: " + std::to_string(options.vocab) + " is less than the " +
+                         std::to_string(tokenizer->vocab()) + " tokens of --tokenizer " + tokenizer->name() +
+                         "; increase it or leave it out");
     return {.context = options.context,
             .vocab = options.vocab,
             .layers = options.layers,
@@ -238,7 +238,7 @@ GPT2Config TrainingRun::new_model() {
             .channels = options.channels};
 }
 
-// A checkpoint comes with its own tokenizer.
+// The configuration of a model that is read from `start`. A checkpoint has its own tokenizer.
 GPT2Config TrainingRun::given_model(const std::string& start) {
     const GPT2Config config = read_model_config(start);
     tokenizer = tokenizer_for_model(checkpoint.empty() ? options.tokenizer : "", start, tokenizer_settings(options));
@@ -257,7 +257,7 @@ void TrainingRun::add_to_log(const LogEntry& entry) {
 
 void TrainingRun::evaluate() {
     progress->clear();
-    // The last word is on ten times as much, which is all of a small text.
+    // The last validation uses ten times as many batches, which is all of a small text.
     const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
     const double loss =
         mean_loss(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&] { pause(); });
@@ -300,13 +300,13 @@ void TrainingRun::sample() {
     std::fflush(stdout);
 }
 
-// Between the parts of what takes long.
+// Called between the parts of long work, so that a signal to stop or save takes effect soon.
 void TrainingRun::pause() {
     if (stop_signals::stop_asked) throw Interrupted{};
     if (stop_signals::save_asked.exchange(false)) save();
 }
 
-// Where that fails the checkpoints before are still there, and training goes on.
+// Saves a checkpoint. If that fails, the earlier checkpoints are still there, and training continues.
 void TrainingRun::save() {
     progress->clear();
     log->sync();
@@ -323,13 +323,13 @@ void TrainingRun::save() {
     } catch (const InputError& error) {
         save_failed = true;
         warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
-    } catch (const std::bad_alloc&) {  // for the copies of a GPU's memory
+    } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
         save_failed = true;
         warn("out of memory; step " + std::to_string(state.step) + " is not saved");
     }
 }
 
-// Whether it could be written.
+// Writes the report. Returns false, after a warning, if that fails.
 bool TrainingRun::report() {
     try {
         write_report(options.out + "/report.html",
@@ -348,7 +348,7 @@ void TrainingRun::warn(const std::string& message) {
     print_error(message);
 }
 
-// Prints what went wrong with writing the log once, not with every line.
+// Warns that the log cannot be written: once per problem, not once per line.
 void TrainingRun::warn_of_log() {
     if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training continues");
     warned = log->trouble();

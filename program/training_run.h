@@ -22,32 +22,34 @@ public:
     // Opens everything, in the order in which it can fail. Throws InputError.
     explicit TrainingRun(Options o);
 
-    // Prints what is about to be trained. False if all steps are done already.
+    // Prints the model, the data and the number of steps. Returns false if all steps are already done.
     bool print_start();
-    // Catches signals, starts the clock, and evaluates and samples where the run before was interrupted.
+    // Catches signals, starts the clock, and does an evaluation or sample that the previous run has missed.
     void start();
     bool goes_on() const;
 
     int64_t next_step() const { return state.step + 1; }
-    // The batches of one step, until use(x, y, scale) returns false; scale makes the sum of their losses a mean.
+    // Calls use(x, y, scale) for each batch of one step, until it returns false. `scale` turns the sum of the batches'
+    // losses into a mean.
     template <class Use>
     void each_batch(const Use& use) {
         const double scale = 1.0 / static_cast<double>(options.total_batch);
         batches->each(*model, options.total_batch / (options.batch * options.seq),
                       [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
     }
-    // Of the update of the next step.
+    // The parameters of the next update: learning rate, gradient clipping, the thresholds of --skip-outliers and
+    // others.
     UpdateParams update_params() const;
 
-    // Logs a step that has been computed in `seconds`.
+    // Logs a step that took `seconds`.
     void log_step(const StepResult& result, const UpdateParams& params, double seconds);
-    // Evaluates, samples and saves what is due after a step. A request to stop interrupts it; --resume does the rest.
+    // Evaluates, samples and saves if due after this step. A stop signal interrupts it; --resume does the rest.
     void finish_step();
 
-    // Each returns the exit status. The end of training, or a request to stop:
+    // Ends training after the last step or a stop signal. Returns the exit status.
     int finish();
-    // A step whose update was left out because its loss or a gradient is NaN or infinite. The step is computed again to
-    // find where that begins; parameters and moments are those before it.
+    // Ends training after a step whose loss or gradient is NaN or infinite; its update was skipped. The step is
+    // computed again, from the same parameters, to find where that begins. Returns the exit status.
     int stop_at_nonfinite(const StepResult& result);
 
     Options options;
@@ -55,7 +57,7 @@ public:
     Profile profile;
 
 private:
-    struct Interrupted {};  // training was asked to stop while it evaluated or sampled
+    struct Interrupted {};  // a stop signal came during an evaluation or a sample
 
     bool due(int64_t every) const;
     bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
@@ -82,7 +84,7 @@ private:
     }
 
     RunDirectory directory;
-    std::string checkpoint;  // the one it resumes, or ""
+    std::string checkpoint;  // the checkpoint to resume from, or ""
     TrainerState state;
     std::shared_ptr<const Tokenizer> tokenizer;
     Datasets data;
@@ -95,11 +97,11 @@ private:
     std::string change_of_schedule;  // a warning at --resume, or ""
     std::optional<Progress> progress;
     Outliers outliers;
-    double started = 0;  // the clock when training began, had it never been interrupted
+    double started = 0;  // the time when training would have started if it had never been interrupted
     double step_seconds = 0;
     int64_t first_step = 0;
     bool saved = true;          // is `state` on disk?
-    bool save_failed = false;   // the last time
-    bool check_failed = false;  // an evaluation or a sample met NaN or infinity
+    bool save_failed = false;   // did the last save fail?
+    bool check_failed = false;  // did an evaluation or a sample find NaN or infinity?
     std::string warned;         // the last warning about the log
 };

@@ -7,7 +7,7 @@
 
 namespace {
 
-#ifndef VERSION  // by the Makefile
+#ifndef VERSION  // set by the Makefile
 #define VERSION ""
 #endif
 

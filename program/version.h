@@ -1,7 +1,7 @@
-// What --version prints.
+// The text of --version.
 #pragma once
 
 #include <string>
 
-// Which program and version this is, what built it, what it was built for, and how its threads wait; some lines.
+// A few lines: program and version, compiler and target, device, and how the threads wait.
 std::string version_text();

@@ -22,7 +22,7 @@ std::string in_parentheses(const std::string& text) { return text.empty() ? "" :
 
 bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
 
-// The files that a --data or --val names: one, or a glob's, sorted. A file that exists is no glob.
+// The files that a --data or --val names, sorted. The name of an existing file is never read as a glob.
 std::vector<std::string> expand(const std::string& data) {
     std::error_code ignored;
     if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
@@ -32,14 +32,16 @@ std::vector<std::string> expand(const std::string& data) {
     globfree(&found);
     std::sort(paths.begin(), paths.end());
     if (paths.empty())
-        bad_input(data, "glob", "no file that matches", "at least one", "check the path, and quote the pattern");
+        throw InputError(data + ": no file matches this pattern; check the path, and put the pattern in quotes");
     const int64_t shards = std::count_if(paths.begin(), paths.end(), is_shard_name);
     if (shards != 0 && shards != std::ssize(paths))
-        bad_input(data, "glob", std::to_string(shards) + " .bin files of " + std::to_string(paths.size()),
-                  "shards only (.bin), or one text file", "narrow the pattern");
+        throw InputError(data + ": this pattern matches " + std::to_string(paths.size()) + " files, of which " +
+                         std::to_string(shards) +
+                         " end in .bin; narrow it to token shards (.bin) alone, or to one text file");
     if (shards == 0 && paths.size() > 1)
-        bad_input(data, "glob", std::to_string(paths.size()) + " text files", "one text file, or shards (.bin)",
-                  "join them first: cat … > all.txt");
+        throw InputError(data + ": this pattern matches " + std::to_string(paths.size()) +
+                         " text files, but only one can be read; join them (cat … > all.txt), or tokenize them into "
+                         "shards (.bin)");
     return paths;
 }
 
@@ -53,16 +55,16 @@ std::string_view first_bytes(const MappedFile& file, int64_t count) {
     return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(std::min(count, file.size()))};
 }
 
-// The byte tokenizer is the default, and no one's choice for a file of which nothing says how it was made.
+// Refuses the byte tokenizer: it is the default, which says nothing about how the ids in this file were made.
 Shard open_headerless(const std::string& path, const Tokenizer& tokenizer) {
     if (tokenizer.name() == "byte")
-        bad_input(path, "header", "none (16-bit token ids alone, as nanoGPT's prepare.py writes them)",
-                  "llm.c's header, or the --tokenizer that the ids were made with",
-                  "most often it is --tokenizer gpt2");
+        throw InputError(path +
+                         ": no llm.c header, only 16-bit token ids as nanoGPT's prepare.py writes them; pass the "
+                         "--tokenizer that made them, usually --tokenizer gpt2");
     return Shard::headerless(path);
 }
 
-// A line where ids all lie far below the vocabulary, as those of bytes do among GPT-2's.
+// Adds a note if all ids are far below the vocabulary, as when bytes are read as GPT-2 tokens.
 void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_t vocab) {
     constexpr int64_t enough_tokens = 10'000, far = 32;
     const int64_t most = largest.empty() ? 0 : *std::max_element(largest.begin(), largest.end());
@@ -73,7 +75,7 @@ void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_
                             "given)?");
 }
 
-// Those that the user named.
+// Opens the shards that the user named.
 Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source, const Tokenizer& tokenizer,
                           int64_t vocab) {
     Dataset dataset{.shards = {}, .source = source};
@@ -95,7 +97,7 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
     return dataset;
 }
 
-// The largest id; 0 where there is none.
+// The largest id, or 0 if the shard is empty.
 uint16_t largest_id(const Shard& shard) {
     const uint16_t* tokens = shard.tokens();
     const int64_t size = shard.size();
@@ -105,15 +107,16 @@ uint16_t largest_id(const Shard& shard) {
     return largest;
 }
 
-// The index of the first id that is not below `vocab`; there is one.
+// The index of the first id that is not below `vocab`. The caller knows that there is one.
 int64_t find_beyond(const Shard& shard, int64_t vocab) {
     const uint16_t* tokens = shard.tokens();
     return std::find_if(tokens, tokens + shard.size(), [&](uint16_t id) { return id >= vocab; }) - tokens;
 }
 
-std::string rows_text(int64_t vocab) { return "an id below the model's vocabulary of " + std::to_string(vocab); }
+std::string outside_text(int64_t vocab) { return " is outside the model's vocabulary of " + std::to_string(vocab); }
 
-// A tokenizer may have more tokens than the model has ids. The message names the text, not the shards made of it.
+// Checks the ids, as a tokenizer may have more tokens than the model has ids. The message names the text, not its
+// shards.
 void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& tokenizer, int64_t vocab) {
     const char* parts[] = {"", " of its first nine tenths", " of its last tenth"};
     int64_t before = 0;
@@ -121,9 +124,10 @@ void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& toke
         if (shard.size() > 0 && largest_id(shard) >= vocab) {
             const int64_t at = find_beyond(shard, vocab);
             const uint16_t id = shard.tokens()[at];
-            bad_input(dataset.source, "token " + std::to_string(before + at) + parts[static_cast<int>(part)],
-                      "id " + std::to_string(id) + ", " + one_line(tokenizer.token(id)), rows_text(vocab),
-                      "take it out of the text, or pass the --tokenizer that the model was trained with");
+            throw InputError(dataset.source + ": token " + std::to_string(before + at) + parts[static_cast<int>(part)] +
+                             ": id " + std::to_string(id) + " (" + one_line(tokenizer.token(id)) + ")" +
+                             outside_text(vocab) +
+                             "; remove it from the text, or pass the --tokenizer that the model was trained with");
         }
         before += shard.size();
     }
@@ -146,7 +150,7 @@ Dataset open_part(const std::vector<std::string>& paths, TextPart part, const To
 
 int64_t ids_of(const Tokenizer& tokenizer, int64_t vocab) { return vocab > 0 ? vocab : tokenizer.vocab(); }
 
-// Holds out the last shard, or the last tenth of the only one.
+// Holds out the last shard or, if there is only one, its last tenth.
 Datasets split_shards(Dataset all) {
     Datasets out{.train = {.shards = {}, .source = all.source, .notes = all.notes},
                  .val = {.shards = {}, .source = all.source}};
@@ -166,7 +170,7 @@ std::array<int32_t, header_words> read_header(const MappedFile& file) {
     if (file.size() < header_bytes)
         bad_input(file.path(), "size", std::to_string(file.size()) + " bytes",
                   "at least the 1024 bytes of a token shard's header",
-                  "pass a llm.c shard, or give a text file another name than .bin");
+                  "pass a llm.c shard; the name of a text file must not end in .bin");
     std::array<int32_t, header_words> header;
     std::copy_n(file.data(), header_bytes, reinterpret_cast<uint8_t*>(header.data()));
     return header;
@@ -180,21 +184,21 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
         bad_input(path, "magic number",
                   std::to_string(header[0]) + in_parentheses(kind_of(first_bytes(*file_, 64)).name),
                   std::to_string(shard_magic) + " (a llm.c token shard)",
-                  "pass a llm.c shard, or give a text file another name than .bin");
+                  "pass a llm.c shard; the name of a text file must not end in .bin");
     if (header[1] != shard_version)
-        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "make the shard anew");
+        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "write the shard again");
     size_ = static_cast<uint32_t>(header[2]);
     const int64_t expected = header_bytes + 2 * size_;
     if (file_->size() != expected)
         bad_input(path, "size", std::to_string(file_->size()) + " bytes",
                   std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
-                  "copy or make the shard anew");
+                  "copy the shard again or write it again");
     tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
 }
 
-// nanoGPT's prepare.py writes ids alone. Only what nothing else explains is taken for that: no file of a known kind, no
-// text (it has no zero bytes, but every id below 256 has one), no shard of llm.c's with a damaged magic number (nearly
-// all of its header is zeros).
+// nanoGPT's prepare.py writes token ids without a header. A file is read as such only if it is nothing else: not of a
+// known kind, not text (text has no zero bytes, but every id below 256 has one), and not a llm.c shard with a damaged
+// magic number (whose header is nearly all zeros).
 bool is_headerless(const MappedFile& file) {
     constexpr int64_t header_used = 12;
     const std::string_view begin = first_bytes(file, 1 << 16), header = begin.substr(0, header_bytes);
@@ -226,11 +230,9 @@ uint16_t check_ids(const Shard& shard, int64_t vocab) {
     const uint16_t largest = largest_id(shard);
     if (shard.size() == 0 || largest < vocab) return largest;
     const int64_t at = find_beyond(shard, vocab);
-    bad_input(shard.path(), "token " + std::to_string(at),
-              "id " + std::to_string(shard.tokens()[at]) +
-                  (shard.has_header() ? "" : " (no header: read as token ids alone)"),
-              rows_text(vocab),
-              "pass the --tokenizer that the shard was made with, or for a new model a larger --vocab");
+    throw InputError(shard.path() + ": token " + std::to_string(at) + ": id " + std::to_string(shard.tokens()[at]) +
+                     outside_text(vocab) + (shard.has_header() ? "" : " (no header: all of it is read as token ids)") +
+                     "; pass the --tokenizer that the shard was made with, or a larger --vocab for a new model");
 }
 
 WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {

@@ -1,5 +1,5 @@
-// Token streams on disk. A stream is a list of llm.c shards (magic 20240520, uint16 ids), mapped into memory and never
-// read whole; a text file is tokenized once into such shards.
+// Token streams on disk. A stream is a list of llm.c shards (magic 20240520, uint16 ids), which are mapped into memory
+// and never read as a whole; a text file is tokenized once into such shards.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 class Shard {
 public:
     explicit Shard(const std::string& path);  // checks magic, version and size; throws InputError
-    // Ids without a header, as nanoGPT's prepare.py writes them.
+    // Opens a file of ids without a header, as nanoGPT's prepare.py writes it.
     static Shard headerless(const std::string& path);
     bool has_header() const { return reinterpret_cast<const uint8_t*>(tokens_) != file_->data(); }
     Shard part(int64_t begin, int64_t end) const;
@@ -35,8 +35,8 @@ struct Dataset {
     std::string source;                // what the user named, for messages
     std::vector<std::string> notes{};  // messages for the user, one line each
     bool remade = false;               // whether the notes say that a text was tokenized again
-    std::string held_out{};            // of a split: how much is held out for validation, and why; for messages
-    AddedTokens::Counts special{};     // of a text: its special tokens, those of a held-out part with the rest
+    std::string held_out{};            // of a split, for messages: how much is held out for validation, and why
+    AddedTokens::Counts special{};     // the special tokens of a text, including those of a held-out part
     int64_t tokens() const;
 };
 
@@ -54,18 +54,18 @@ struct Datasets {
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory, int64_t vocab = 0);
 
-// A fingerprint that changes if shards are removed, replaced or reordered. It covers each shard's size and ends, not
-// all of it.
+// A fingerprint that changes if shards are removed, replaced or reordered. It covers only the size, the beginning and
+// the end of each shard.
 uint32_t fingerprint(const Datasets& datasets);
 
-// One whole stream for `eval`, without a split.
+// Opens one stream for `eval`, without a split.
 Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
                      int64_t vocab = 0);
 
-// Whether a file is taken for token ids without a header.
+// Whether a file is read as token ids without a header.
 bool is_headerless(const MappedFile& file);
 
-// The largest id. Throws InputError naming the first that is not below `vocab`.
+// Returns the largest id. Throws InputError naming the first id that is not below `vocab`.
 uint16_t check_ids(const Shard& shard, int64_t vocab);
 
 // Writes tokens as a llm.c shard, whole or not at all (temporary name, fsync, rename).

@@ -23,8 +23,8 @@ using nlohmann::json;
 
 namespace {
 
-// Whether a character that ends in this byte, or begins with these bytes, is surely no white space. Some that
-// are none are not recognised, which only moves a cut.
+// Whether a character that ends in, or begins with, this byte is certainly not white space. Other visible characters
+// may be missed, which only moves a cut.
 bool ends_visible(uint8_t last) {
     if (last < 0x80) return last > ' ' && last < 0x7f;
     const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 || last == 0xa8 ||
@@ -53,7 +53,7 @@ void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t
         for (size_t i = 0; i < chunks.size(); i++) {
             try {
                 ids[i] = tokenizer.encode(chunks[i]);
-            } catch (...) {  // none may leave a parallel region
+            } catch (...) {  // an exception must not leave a parallel region
 #pragma omp critical
                 error = std::current_exception();
             }
@@ -75,7 +75,7 @@ std::string numbered(const std::string& path, int64_t number) {
     return (path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path) + suffix;
 }
 
-// Shards in the making: what is already written goes again unless finish() is reached.
+// Writes shards one after the other. The destructor removes them unless finish() was called.
 class ShardWriter {
 public:
     ShardWriter(std::string path, int64_t limit, int64_t reserve) : path_(std::move(path)), limit_(limit) {
@@ -110,15 +110,15 @@ private:
     bool finished_ = false;
 };
 
-// The nearest place up to `at` where a UTF-8 character begins.
+// The last place at or before `at` where a UTF-8 character begins.
 size_t begin_of_character(std::string_view text, size_t at) {
     size_t begin = at;
     while (begin > 0 && at - begin < 3 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) begin--;
     return begin;
 }
 
-// The bytes of a part. The cut between train and validation is nanoGPT's, moved back to where a UTF-8
-// character begins, and out of a special token.
+// The bytes of a part. The cut between training and validation is nanoGPT's 90 %, moved back to the beginning of a
+// UTF-8 character, and before a special token that it would split.
 std::string_view select(std::string_view text, TextPart part, const Tokenizer& tokenizer) {
     if (part == TextPart::all) return text;
     size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
@@ -126,8 +126,8 @@ std::string_view select(std::string_view text, TextPart part, const Tokenizer& t
     return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
 }
 
-// Two tokenizers of one name and size may still differ in their tokens, and in what they recognise in a text. Earlier
-// versions recorded another hash, of 64 bits; where that stands in a record, the text is tokenized again.
+// Tells apart tokenizers of the same name and size, by their tokens and by what they recognize in a text. Earlier
+// versions recorded a 64-bit hash; a text whose record has that one is tokenized again.
 uint32_t fingerprint(const Tokenizer& tokenizer) {
     std::string all;
     const auto add = [&](const auto value) { all += std::to_string(value) + ' '; };
@@ -147,7 +147,8 @@ uint32_t fingerprint(const Tokenizer& tokenizer) {
 
 // Version 1 had no checksums.
 constexpr const char* record_format = "train_gpt2 token cache, version 2";
-constexpr const char* damaged = "it is damaged";
+constexpr const char* damaged = "the file is damaged";
+constexpr const char* damaged_record = "the record of the cached tokens is damaged";
 
 json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
     struct stat info {};
@@ -165,7 +166,8 @@ json describe(const std::string& text_path, TextPart part, const Tokenizer& toke
 
 std::string dump(const json& record) { return record.dump(2) + "\n"; }
 
-// Also of another version, and damaged: one flipped bit leaves one of the two words as it was.
+// Whether a file is a record of the cache, also one of another version or a damaged one: it looks for two words, of
+// which a single flipped bit leaves one intact.
 bool is_record(const std::string& path) {
     if (!path_exists(path)) return false;
     const MappedFile file(path);
@@ -173,9 +175,9 @@ bool is_record(const std::string& path) {
     return text.find("train_gpt2 token cache") != text.npos || text.find("\"tokenizer_hash\"") != text.npos;
 }
 
-std::string made_anew(const std::string& damage) { return damage + ": made anew from the text"; }
+std::string made_anew(const std::string& damage) { return damage + ": the text is tokenized again"; }
 
-// Null where there is none of ours.
+// Returns null if there is no record.
 json read_record(const std::string& path, std::vector<std::string>& notes) {
     if (!is_record(path)) return nullptr;
     try {
@@ -196,7 +198,7 @@ json describe_shard(const WrittenFile& shard) {
 // json::exception where the record is damaged.
 std::string checked_shard(const std::string& directory, const json& shard) {
     const auto name = shard.at("file").get<std::string>();
-    if (!is_file_name(name)) bad_input(directory, "shard", one_line(name), "the name of a file in it", damaged);
+    if (!is_file_name(name)) bad_input(directory, "shard", one_line(name), "the name of a file in it", damaged_record);
     const std::string path = directory + "/" + name;
     const MappedFile file(path);
     const json found = piece_checksums(file.data(), file.size()), &expected = shard.at("crc32");
@@ -212,7 +214,7 @@ std::string checked_shard(const std::string& directory, const json& shard) {
     return path;
 }
 
-// The shards of a record that was made for what is wanted, if they are whole; else none.
+// The shards of a record, if it describes what is wanted and they are intact; otherwise none.
 std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory,
                                   std::vector<std::string>& notes) {
     if (!record.is_object() || !record.contains("shards")) return {};
@@ -224,14 +226,14 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
         for (const json& shard : shards) paths.push_back(checked_shard(directory, shard));
         return paths;
     } catch (const json::exception&) {
-        notes.push_back(made_anew(directory + ": a damaged record"));
+        notes.push_back(made_anew(directory + ": " + damaged_record));
     } catch (const InputError& damage) {
         notes.push_back(made_anew(damage.what()));
     }
     return {};
 }
 
-// Whether the same file, tokenised in the same way, gave other tokens.
+// Whether the same file, tokenized in the same way, gave different tokens.
 bool is_of_changed_text(const json& old, const json& made) {
     const auto differ = [&](const char* key) { return old.value(key, json()) != made[key]; };
     if (!old.is_object() || (!differ("size") && !differ("mtime_ns"))) return false;
@@ -240,7 +242,7 @@ bool is_of_changed_text(const json& old, const json& made) {
     return old.contains("shards") && differ("shards");
 }
 
-// Removes the last text's shards. Files of these names that no record stands beside are someone's own.
+// Removes the shards of the previous text. Files of these names without a record are the user's own, and are refused.
 void make_room(const std::string& directory, const std::string& name) {
     const std::string path = directory + "/" + name + ".bin", record = directory + "/" + name + ".json";
     std::error_code ignored;
@@ -248,8 +250,8 @@ void make_room(const std::string& directory, const std::string& name) {
         fs::remove(path, ignored);
         for (int64_t i = 0; fs::remove(numbered(path, i), ignored); i++) continue;
     } else if (path_exists(path) || path_exists(record)) {
-        bad_input(path, "file", "one that is not from this cache", "none, or tokens cached by an earlier run",
-                  "move it and " + name + ".json away or choose another --out");
+        throw InputError(path + ": this file was not written by the token cache; move it and " + name +
+                         ".json away, or choose another --out");
     }
 }
 
@@ -258,7 +260,7 @@ void make_room(const std::string& directory, const std::string& name) {
 int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));
-    // Behind a line break between two visible characters: GPT-2's pattern takes longer runs of space in one
+    // Cut after a line break between two visible characters: GPT-2's pattern takes longer runs of white space as one
     // piece, and looks at what follows them.
     while (from < text.size()) {
         const size_t newline = text.find('\n', from);
@@ -293,11 +295,11 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     fs::create_directories(directory, error);
     if (error) throw InputError(directory + ": mkdir failed: " + error.message() + "; choose another --out");
     make_room(directory, name);
-    write_file_atomically(record_path, dump(record));  // so that after a break the shards are known to be ours
+    write_file_atomically(record_path, dump(record));  // if the program is killed now, the next run knows these shards
     const std::string_view text = select(file.text(), part, tokenizer);
-    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // else reported with the first nine
+    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // once for both parts
     if (text.size() > 64 << 20)
-        std::fprintf(stderr, "tokenising %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
+        std::fprintf(stderr, "tokenizing %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
     std::vector<std::string> paths;
     record["shards"] = json::array();
     for (const WrittenFile& shard : tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin")) {
@@ -307,7 +309,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     write_file_atomically(record_path, dump(record));
     if (is_of_changed_text(old, record))
         notes.remade.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
-                                                ".bin was made of: made anew"));
+                                                ".bin was made from: tokenized again"));
     return paths;
 }
 
@@ -326,7 +328,7 @@ std::vector<FileCheck> check_token_cache(const std::string& directory) {
         } catch (const InputError& error) {
             checks.back().trouble = error.what();
         } catch (const json::exception&) {
-            checks.back().trouble = "a damaged record";
+            checks.back().trouble = damaged_record;
         }
     };
     for (const std::string& name : names) {

@@ -1,5 +1,5 @@
-// Text files as token shards: tokenised in parallel, once, and kept with a record of what they were made
-// from.
+// Caches text files as token shards: a text is tokenized once, in parallel, and its shards are stored with a record of
+// what they were made from.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,34 @@
 #include "io/text/tokenizer.h"
 
 struct TokenizeLimits {
-    int64_t chunk_bytes = 1 << 20;       // a thread's work at a time
-    int64_t shard_tokens = 250'000'000;  // 500 MB, which is also what is held in memory
+    int64_t chunk_bytes = 1 << 20;       // of text per thread at a time
+    int64_t shard_tokens = 250'000'000;  // 500 MB per shard, which are also held in memory
 };
 
-// Writes the tokens of `text` to `path` (X.bin) or, where they exceed limits.shard_tokens, to X_000000.bin,
-// X_000001.bin, … The tokens are those of encoding all of the text at once. Throws InputError, also for a
+// Writes the tokens of `text` to `path` (X.bin) or, if there are more than limits.shard_tokens, to X_000000.bin,
+// X_000001.bin, … The tokens are the same as if all of the text were encoded at once. Throws InputError, also for a
 // vocabulary whose ids do not fit the shards' uint16.
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits = {});
 
-// Where text may be cut nearest behind `begin + size` so that both sides encode on their own as they do
-// together.
+// The first place at or after `begin + size` where the text can be cut so that both sides, encoded separately, give the
+// same tokens as together.
 int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer);
 
-// A text file of which a part (of its bytes) is wanted as tokens.
+// The part of a text file, by its bytes, that is wanted as tokens.
 enum class TextPart { all, first_nine_tenths, last_tenth };
 
-// The shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
-// source, size, time, tokenizer and part, and the shards' checksums. Made unless that record and they match. Throws
-// InputError.
+// Messages for the user, one line each.
 struct CacheNotes {
-    std::vector<std::string> remade;  // a line where what was kept is damaged, or of another text than there is now
-    std::vector<std::string> text;    // and where the text may not be what it should be (TextFile::notes)
+    std::vector<std::string> remade;  // the cached tokens were damaged, or the text has changed since
+    std::vector<std::string> text;    // doubts about the text itself (TextFile::notes)
 };
+// Returns the shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
+// source, size, time, tokenizer and part, and the shards' checksums. The text is tokenized unless the record and the
+// shards match. Throws InputError.
 std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
                                        const std::string& directory, const std::string& name, CacheNotes& notes);
 
-// Each record in a directory, and each of its shards compared with its checksum, for `info --verify`. Records of
-// before there were checksums are left out.
+// Checks each record in a directory, and compares each of its shards with its checksum, for `info --verify`. Records
+// of earlier versions, which had no checksums, are left out.
 std::vector<FileCheck> check_token_cache(const std::string& directory);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 uint32_t checksum(const void* data, int64_t bytes, uint32_t before) {
-    if (bytes == 0) return before;  // zlib would return 0 where `data` is null, too
+    if (bytes == 0) return before;  // zlib would return 0 if `data` is null
     return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(data), static_cast<size_t>(bytes)));
 }
 

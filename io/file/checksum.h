@@ -1,4 +1,4 @@
-// CRC-32 checksums, as in zip and zlib: they find files that were damaged after they were written.
+// CRC-32 checksums, as in zip and zlib. They reveal files that were damaged after they were written.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 #include "io/file/file.h"
 
-// `before`: the checksum of the bytes that stand before these.
+// `before` is the checksum of the bytes that precede these.
 uint32_t checksum(const void* data, int64_t bytes, uint32_t before = 0);
 inline uint32_t checksum(std::string_view text, uint32_t before = 0) {
     return checksum(text.data(), std::ssize(text), before);
 }
 uint32_t checksum(const MappedFile& file);
 
-// The checksums of a file's pieces, all of checksum_piece bytes but the last one, computed on all threads.
+// The checksums of a file's pieces, computed on all threads. Each piece but the last has checksum_piece bytes.
 inline constexpr int64_t checksum_piece = 16 << 20;
 std::vector<uint32_t> piece_checksums(const void* data, int64_t bytes);
 // The checksum of the whole file, from those of its pieces.
@@ -23,5 +23,5 @@ uint32_t combined_checksum(const std::vector<uint32_t>& pieces, int64_t bytes);
 
 // The result of comparing a file with its checksum.
 struct FileCheck {
-    std::string name, trouble;  // trouble: one line, or "" where the file's bytes are those that were written
+    std::string name, trouble;  // trouble: one line, or "" if the file is intact
 };

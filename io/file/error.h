@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-// Text for one line of a terminal: control characters (also DEL and U+0080 … U+009F, which are C2 80 … C2 9F) as
-// "\u001b".
+// Text for one line of a terminal: control characters are written as "\u001b". They include DEL and U+0080 … U+009F,
+// which are C2 80 … C2 9F in UTF-8.
 inline std::string without_controls(std::string_view text) {
     constexpr char digits[] = "0123456789abcdef";
     std::string out;
@@ -23,7 +23,7 @@ inline std::string without_controls(std::string_view text) {
     return out;
 }
 
-// Paths and contents of files may be anything, and long; the message is one line that is harmless to a terminal.
+// The message is one line that is harmless to a terminal, although the paths and contents in it may be anything.
 struct InputError : std::runtime_error {
     explicit InputError(const std::string& message)
         : std::runtime_error(message.size() <= longest ? without_controls(message)

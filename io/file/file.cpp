@@ -17,7 +17,7 @@
 #include "io/file/error.h"
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-    // O_NONBLOCK: a pipe must be refused below, not waited for.
+    // O_NONBLOCK, because opening a pipe would otherwise wait for its writer; it is refused below.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) system_error(path, "open", errno, "check the path");
     struct stat info {};
@@ -50,13 +50,13 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::forget(const uint8_t* begin, int64_t bytes) const {
-    // Whole pages, from the one that holds `begin`: what lies before it there has been read too.
+    // Only whole pages, from the one that holds `begin`: the bytes before it on that page have been read too.
     const int64_t page = sysconf(_SC_PAGESIZE), first = (begin - data_) / page * page,
                   last = (begin - data_ + bytes) / page * page;
     if (last > first) madvise(const_cast<uint8_t*>(data_) + first, static_cast<size_t>(last - first), MADV_DONTNEED);
 }
 
-// The process number keeps two runs that write the same file apart: the last one wins, whole.
+// The process number in the temporary name separates two runs that write the same file: the last one to commit wins.
 FileWriter::FileWriter(const std::string& path)
     : file_{path}, temporary_(path + "." + std::to_string(getpid()) + ".tmp") {
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -78,7 +78,7 @@ void FileWriter::fail(int error) const {
 void FileWriter::write(const void* data, int64_t bytes) {
     const char* p = static_cast<const char*>(data);
     while (bytes > 0) {
-        // What the kernel has just copied is still in the cache when its checksum is computed.
+        // Small pieces: what the kernel has just copied is still in the cache when its checksum is computed.
         constexpr int64_t cached = 256 << 10;
         const int64_t in_piece = file_.bytes % checksum_piece;
         const int64_t size = std::min({bytes, cached, checksum_piece - in_piece});
@@ -109,7 +109,7 @@ WrittenFile write_file_atomically(const std::string& path, std::string_view byte
 void sync_directory(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) system_error(path, "open", errno, "check the path");
-    // Some file systems know no fsync of directories (EINVAL); nothing more can be done there.
+    // Some file systems do not support fsync of directories (EINVAL); nothing more can be done there.
     const int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
     if (error != 0 && error != EINVAL) system_error(path, "fsync", error, "check the disk");

@@ -1,4 +1,4 @@
-// Files mapped for reading, and written so that they are there whole or not at all. All throw InputError.
+// Files, mapped for reading and written atomically. All functions throw InputError.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ public:
     int64_t size() const { return size_; }
     const std::string& path() const { return path_; }
 
-    // Gives back the memory of these bytes once they have been read: a file may be larger than the memory that is left.
-    // Where they are read again, they come from the file again.
+    // Releases the memory of these bytes after they have been read, as a file may be larger than the free memory. If
+    // they are read again, they come from the file again.
     void forget(const uint8_t* begin, int64_t bytes) const;
-    // use(begin, bytes) for one piece of the file after the other, each of which is forgotten then.
+    // Calls use(begin, bytes) for one piece of the file after the other, and forgets each piece afterwards.
     template <class Use>
     void each_piece(const Use& use) const {
         constexpr int64_t piece = 16 << 20;
@@ -44,8 +44,8 @@ struct WrittenFile {
     std::vector<uint32_t> checksums{};
 };
 
-// Writes to a temporary name beside `path`. commit() fsyncs, renames it over `path` and fsyncs the directory;
-// destroyed without commit() it removes the temporary file and leaves `path` as it was.
+// Writes to a temporary file beside `path`. commit() fsyncs it, renames it to `path` and fsyncs the directory. Without
+// commit(), the destructor removes the temporary file and `path` stays as it was.
 class FileWriter {
 public:
     explicit FileWriter(const std::string& path);
@@ -65,14 +65,14 @@ private:
 WrittenFile write_file_atomically(const std::string& path, std::string_view bytes);
 void sync_directory(const std::string& path);  // makes renames and removals in it survive a power cut
 
-// Whether a name that a file gives for another one beside it stays there: no path, no "..", nothing that the system
-// would read as a shorter name.
+// Whether a name, read from a file, can only mean a file in the same directory: no path, no "..", no zero byte, at
+// which the system would cut the name.
 inline bool is_file_name(std::string_view name) {
     return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
 }
 
-// Where standard input, output or error are closed, the next files opened would take their places, and what is printed
-// would go into them: /dev/null stands there instead, so that printing fails. To be called before any file is opened.
+// Opens /dev/null for reading in place of each standard stream that is closed, so that printing to it fails. Otherwise
+// the next files opened would take these places, and output would go into them. Call it before any file is opened.
 void occupy_standard_streams();
 
 bool path_exists(const std::string& path);  // false if that is unknown

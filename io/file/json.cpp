@@ -14,7 +14,7 @@ using nlohmann::json;
 namespace {
 
 constexpr size_t max_message = 120;
-// Copying, comparing and writing a value recurse into it; no file of ours goes deeper than 6.
+// A limit, because copying, comparing and writing a value recurse into it. This program's own files need 6 levels.
 constexpr int64_t max_depth = 64;
 
 std::string shortened(std::string text) {
@@ -28,8 +28,8 @@ std::string printable(const json& value) {
     return without_controls(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-// Goes over the text before anything is kept of it. (json::parse has a callback for this, but takes a time that grows
-// with the square of an array's objects then.)
+// Checks the text before it is parsed into values. (json::parse has a callback for this, but with it parsing takes time
+// quadratic in the number of objects in an array.)
 class StructureCheck : public nlohmann::json_sax<json> {
 public:
     explicit StructureCheck(const std::string& path) : path_(path) {}
@@ -39,7 +39,7 @@ public:
     bool end_array() override { return close(); }
     bool key(std::string& name) override {
         if (!open_.back().insert(name).second)
-            bad_input(path_, "JSON", "the key " + one_line(name) + " twice", "each key once", "write the file again");
+            throw InputError(path_ + ": the JSON key " + one_line(name) + " appears twice; write the file again");
         return true;
     }
     bool null() override { return true; }
@@ -55,8 +55,8 @@ private:
     bool open() {
         open_.emplace_back();
         if (std::ssize(open_) > max_depth)
-            bad_input(path_, "JSON", "more than " + std::to_string(max_depth) + " levels of nesting", "fewer",
-                      "check which file this is");
+            throw InputError(path_ + ": JSON nested deeper than " + std::to_string(max_depth) +
+                             " levels; check which file this is");
         return true;
     }
     bool close() {
@@ -99,12 +99,13 @@ std::string json_text(const json& value) {
 
 json parse_json_object(const std::string& path, std::string_view text) {
     StructureCheck check(path);
-    json::sax_parse(text.begin(), text.end(), &check);  // what is no JSON is left to parse() to tell
+    json::sax_parse(text.begin(), text.end(), &check);  // invalid JSON is reported by parse() below
     json result;
     try {
         result = json::parse(text.begin(), text.end());
     } catch (const json::exception& e) {
-        bad_input(path, "JSON", one_line(e.what()), "well-formed JSON", "the file is damaged: fetch or write it again");
+        throw InputError(path + ": invalid JSON: " + one_line(e.what()) +
+                         "; the file is damaged: fetch or write it again");
     }
     if (!result.is_object()) bad_input(path, "JSON", json_text(result), "an object", "check which file this is");
     return result;
@@ -129,8 +130,8 @@ void check_own_checksum(const std::string& path, const json& root, const std::st
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     const uint32_t found = checksum(text.substr(0, text.rfind(",\n  \"crc32\": ")));
     if (!root.contains("crc32") || root["crc32"] != found)
-        bad_input(path, "CRC-32", std::to_string(found), json_text(root.value("crc32", json())) + ", as it says itself",
-                  remedy);
+        bad_input(path, "CRC-32", std::to_string(found),
+                  json_text(root.value("crc32", json())) + ", the value in the file", remedy);
 }
 
 int64_t json_integer(const std::string& path, const std::string& field, const json* value, int64_t low, int64_t high) {
@@ -140,7 +141,7 @@ int64_t json_integer(const std::string& path, const std::string& field, const js
         const int64_t number = value->get<int64_t>();
         if (number >= low && number <= high) return number;
     }
-    bad_input(path, field, value ? json_text(*value) : "nothing",
+    bad_input(path, field, value ? json_text(*value) : "no value",
               "an integer from " + std::to_string(low) + " to " + std::to_string(high), "correct the file");
 }
 

@@ -1,4 +1,4 @@
-// JSON files from outside: checked, with errors in one line that names file and field.
+// Reads JSON files that may be damaged or hostile: errors are one line that names the file and the field.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 nlohmann::json parse_json_object(const std::string& path, std::string_view text);
 nlohmann::json read_json_file(const std::string& path);
 
-// The text of an object, as by dump(2), with one more line "crc32": the checksum of everything before it.
+// Adds a line "crc32", the checksum of everything before it, to the text of an object as dump(2) writes it.
 std::string with_own_checksum(std::string object);
 // Throws InputError if the checksum of a file is wrong; `root` is its parsed content.
 void check_own_checksum(const std::string& path, const nlohmann::json& root, const std::string& remedy);
@@ -24,13 +24,12 @@ int64_t json_integer(const std::string& path, const nlohmann::json& object, cons
 int64_t json_integer(const std::string& path, const std::string& field, const nlohmann::json* value, int64_t low,
                      int64_t high);
 
-// A path, which may be any bytes, in JSON, whose strings are UTF-8: a string or, if it is not UTF-8, the array of its
-// bytes. And back; nullopt if the value is neither.
+// A path as a JSON value: a string or, as JSON strings must be UTF-8 and paths need not be, the array of its bytes.
+// path_of_json returns nullopt if the value is neither.
 nlohmann::json json_of_path(const std::string& path);
 std::optional<std::string> path_of_json(const nlohmann::json& value);
 
-// Text from a file, for a message: in quotes, shortened, with control characters escaped so that a terminal does not
-// obey them.
+// Text from a file, for a message: in quotes, shortened, with control characters escaped.
 std::string one_line(std::string_view text);
 // A JSON value for a message, shortened.
 std::string json_text(const nlohmann::json& value);

@@ -4,13 +4,14 @@
 
 namespace {
 
-// Bytes of the valid sequence at p, or, negative, of the invalid part there (Unicode's "maximal subpart").
+// The length in bytes of the valid sequence at p or, as a negative number, of the invalid part there (Unicode's
+// "maximal subpart").
 int sequence_length(const unsigned char* p, const unsigned char* end) {
     const unsigned char lead = *p;
     if (lead < 0x80) return 1;
     if (lead < 0xC2 || lead > 0xF4) return -1;
     const int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    // The second byte's range leaves out overlong forms, surrogates and what is past U+10FFFF.
+    // The second byte's range excludes overlong forms, surrogates and code points above U+10FFFF.
     unsigned char low = 0x80, high = 0xBF;
     if (lead == 0xE0) low = 0xA0;
     if (lead == 0xED) high = 0x9F;

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 namespace {
 
-// What a save that was cut off has left: .step_NNNNNN.tmp
+// Removes the directories .step_NNNNNN.tmp, which an interrupted save leaves.
 void remove_leftovers(const std::string& out) {
     std::vector<fs::path> leftovers;
     for (const auto& item : fs::directory_iterator(out)) {
@@ -74,7 +74,7 @@ void saving(const auto& action) {
     }
 }
 
-// Renames OUT/.step.tmp to OUT/step. Where that step was saved before, the two change places in one go.
+// Renames OUT/.step.tmp to OUT/step. If that step was saved before, the two directories are exchanged atomically.
 void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
     if (!path_exists(checkpoint.string())) {
         fs::rename(temporary, checkpoint);
@@ -88,7 +88,7 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
     }
     if (errno != ENOSYS && errno != EINVAL && errno != ENOTSUP)
         throw fs::filesystem_error("rename", checkpoint, {errno, std::generic_category()});
-    // No exchange here: a crash between the two renames leaves this step as OUT/.step.old only.
+    // Exchanging is not supported here: a crash between the two renames leaves the earlier save as OUT/.step.old only.
     const fs::path aside = checkpoint.parent_path() / ("." + checkpoint.filename().string() + ".old");
     fs::remove_all(aside);
     fs::rename(checkpoint, aside);
@@ -98,15 +98,15 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
 
 void point_latest_at(const fs::path& out, const std::string& name) {
     const fs::path temporary = out / ".latest.tmp", latest = out / "latest";
-    if (!fs::is_symlink(latest) && is_directory(latest.string()))  // where a run was copied with what its links name
-        bad_input(latest.string(), "kind", "a directory", "a symbolic link to the newest checkpoint", "move it away");
+    if (!fs::is_symlink(latest) && is_directory(latest.string()))  // as after cp -rL, which follows symbolic links
+        throw InputError(latest.string() + ": a directory, not a symbolic link to the newest checkpoint; move it away");
     fs::remove(temporary);
     fs::create_directory_symlink(name, temporary);
     fs::rename(temporary, latest);
     sync_directory(out.string());
 }
 
-// Renamed first, so that a crash half-way leaves nothing that looks like a checkpoint.
+// Removes old checkpoints. Each is renamed first, so that a crash leaves no half-removed checkpoint under its name.
 void remove_old(const std::string& out, int64_t saved, int64_t keep) {
     const std::vector<int64_t> steps = checkpoint_steps(out);
     if (keep <= 0) return;
@@ -125,14 +125,16 @@ std::string find_model(const std::string& path) {
     if (is_directory(path)) {
         if (path_exists(path + "/config.json")) return path;
         if (const auto checkpoint = find_latest_checkpoint(path)) return *checkpoint;
-        bad_input(path, "config.json", "none, and no checkpoint",
-                  "a Hugging Face GPT-2 directory, a checkpoint or a run's directory", "check the path");
+        throw InputError(path +
+                         ": no config.json and no checkpoint in it; pass a Hugging Face GPT-2 directory, a checkpoint "
+                         "or a run's directory");
     }
     const fs::path file(path);
     if (file.extension() != ".safetensors") return path;
     if (file.filename() != "model.safetensors")
-        bad_input(path, "file name", one_line(file.filename().string()), "model.safetensors with config.json beside it",
-                  "pass the model's directory");
+        throw InputError(path +
+                         ": this file alone is not a model; pass the model's directory (config.json and "
+                         "model.safetensors)");
     return file.has_parent_path() ? file.parent_path().string() : ".";
 }
 
@@ -144,7 +146,7 @@ GPT2Config read_model_config(const std::string& path) {
 void read_model(const std::string& path, const GPT2Config& config, float* parameters) {
     const std::string model = find_model(path);
     if (read_model_config(model) != config)
-        bad_input(path, "configuration", "other counts than when it was opened", "an unchanged model", "start again");
+        throw InputError(path + ": the model changed while it was being read; start again");
     if (is_directory(model))
         read_hugging_face_model(model, config, parameters);
     else
@@ -235,7 +237,7 @@ void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBu
         const std::string expected = "F32 of shape " + shape_text({buffer.size});
         if (!entry || entry->dtype != DType::F32 || entry->shape != std::vector{buffer.size})
             bad_input(file.path(), "tensor " + buffer.name,
-                      entry ? one_line(entry->dtype_name) + " of shape " + shape_text(entry->shape) : "nothing",
+                      entry ? one_line(entry->dtype_name) + " of shape " + shape_text(entry->shape) : "no such tensor",
                       expected, "resume with the options of the run that wrote it");
     }
     for (const OptimizerBuffer& buffer : optimizer) file.read(*file.find(buffer.name), buffer.data);

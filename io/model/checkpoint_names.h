@@ -1,4 +1,4 @@
-// What is called how in a run's OUT; for checkpoint.cpp and checkpoint_reading.cpp.
+// The names of checkpoints and their state file in a run's OUT, for checkpoint.cpp and checkpoint_reading.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,5 +10,5 @@ inline constexpr const char* state_name = "trainer_state.json";
 
 std::string step_name(int64_t step);                      // "step_000500"
 std::optional<int64_t> step_of(const std::string& name);  // of a name exactly as step_name writes it
-// The directories OUT/step_NNNNNN that have a trainer_state.json, by step.
+// The steps of the directories OUT/step_NNNNNN that have a trainer_state.json, in ascending order.
 std::vector<int64_t> checkpoint_steps(const std::string& out);

@@ -1,4 +1,4 @@
-// The reading side of checkpoint.h: which one is the newest, whether its files are what was written, its state.
+// The reading side of checkpoint.h: finds the newest checkpoint, verifies its files and reads its state.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -29,7 +29,7 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 namespace {
 
-// The directories OUT/step_NNNNNN, also those whose trainer_state.json is gone.
+// The steps of the directories OUT/step_NNNNNN, including those whose trainer_state.json is missing.
 std::vector<int64_t> named_steps(const std::string& out) {
     std::vector<int64_t> steps;
     std::error_code ignored;
@@ -50,7 +50,7 @@ std::vector<int64_t> checkpoint_steps(const std::string& out) {
 
 namespace {
 
-bool has_own_checksum(const json& root) {  // trainer_state.json once had none, nor these fields
+bool has_own_checksum(const json& root) {  // early versions wrote neither a checksum nor these fields
     return root.contains("crc32") || root.contains("evaluated") || root.contains("sampled");
 }
 
@@ -68,17 +68,17 @@ std::vector<double> numbers(const std::string& path, const json& root, const cha
 
 double number_or_nan(const std::string& path, const json& root, const char* key) {
     const json value = root.value(key, json("missing"));
-    if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();  // how JSON writes it
+    if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();  // JSON has no NaN; it is written as null
     if (!value.is_number()) bad_input(path, key, json_text(value), "a number", "use another checkpoint");
     return value.get<double>();
 }
 
-// A file is missing or short, as when only a part was copied; not: its bytes are others than were written.
+// A file is missing or has another size, as after an incomplete copy. Damaged bytes are another error.
 struct NotWhole : InputError {
     using InputError::InputError;
 };
-[[noreturn]] void not_whole(const std::string& file, const std::string& found, const std::string& expected) {
-    throw NotWhole(file + ": size: found " + found + ", expected " + expected + "; use another checkpoint");
+[[noreturn]] void not_whole(const std::string& file, const std::string& what) {
+    throw NotWhole(file + ": " + what + "; this checkpoint is incomplete: use another one");
 }
 
 // A file that trainer_state.json lists.
@@ -90,7 +90,7 @@ struct ListedFile {
 
 std::vector<ListedFile> listed_files(const std::string& checkpoint) {
     const std::string path = checkpoint + "/" + state_name;
-    if (!path_exists(path)) not_whole(path, "No such file", "what makes a checkpoint whole");
+    if (!path_exists(path)) not_whole(path, "No such file or directory");
     const json root = read_json_file(path), files = root.value("files", json());
     check_state_checksum(path, root);
     if (!files.is_object()) bad_input(path, "files", json_text(files), "an object", "use another checkpoint");
@@ -105,10 +105,11 @@ std::vector<ListedFile> listed_files(const std::string& checkpoint) {
 }
 
 void check_size(const std::string& checkpoint, const ListedFile& listed) {
-    const std::string file = checkpoint + "/" + listed.name, expected = std::to_string(listed.bytes) + " bytes";
-    if (!path_exists(file)) not_whole(file, "No such file", expected);
+    const std::string file = checkpoint + "/" + listed.name;
+    if (!path_exists(file)) not_whole(file, "No such file or directory");
     const int64_t found = MappedFile(file).size();
-    if (found != listed.bytes) not_whole(file, std::to_string(found) + " bytes", expected);
+    if (found != listed.bytes)
+        not_whole(file, "size: found " + std::to_string(found) + " bytes, expected " + std::to_string(listed.bytes));
 }
 
 void check_sum(const std::string& checkpoint, const ListedFile& listed) {
@@ -173,7 +174,7 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     return state;
 }
 
-// All sizes first: they tell a copy that was cut short from one that is damaged.
+// Checks all sizes first, to distinguish an incomplete copy from a damaged one.
 void verify_checkpoint(const std::string& checkpoint) {
     const std::vector<ListedFile> list = listed_files(checkpoint);
     for (const ListedFile& listed : list) check_size(checkpoint, listed);
@@ -219,7 +220,7 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out, std::vec
         verify_checkpoint(latest.string());
         return latest.string();
     }
-    steps = named_steps(out);  // so that one whose trainer_state.json is gone is not passed over in silence
+    steps = named_steps(out);  // a checkpoint without trainer_state.json is reported too
     while (!steps.empty()) {
         const std::string newest = path(steps.back());
         steps.pop_back();

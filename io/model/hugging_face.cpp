@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-// config.json's fields that change what the model computes; each must be absent or one of these.
+// A field of config.json that changes what the model computes. It must be absent or one of the accepted values.
 struct Required {
     const char* key;
     std::vector<json> accepted;
@@ -46,7 +46,7 @@ GPT2Config parse_config(const std::string& directory) {
         {"tie_word_embeddings", {true}},
         {"scale_attn_weights", {true}},
         {"scale_attn_by_inverse_layer_idx", {false}},
-        {"reorder_and_upcast_attn", {false, true}},  // attention's scores in fp32, where ours always are
+        {"reorder_and_upcast_attn", {false, true}},  // attention scores in fp32, which is always so in this program
         {"add_cross_attention", {false}},
     };
     for (const auto& [key, accepted] : required) {
@@ -62,18 +62,18 @@ GPT2Config parse_config(const std::string& directory) {
     return c;
 }
 
-// Where each tensor of the directory is, by its name without "transformer."
+// The place of each tensor of the directory, by its name without "transformer."
 struct Weights {
     struct Place {
         const SafetensorsFile* file;
         const SafetensorsFile::Entry* entry;
     };
-    std::string path;  // what to name where a tensor is missing
+    std::string path;  // the file to name in the message when a tensor is missing
     std::vector<std::unique_ptr<SafetensorsFile>> files;
     std::map<std::string, Place> tensors;
 };
 
-// The file names in model.safetensors.index.json's weight_map
+// The file names in the weight_map of model.safetensors.index.json.
 std::set<std::string> shard_names(const std::string& index) {
     const json root = read_json_file(index);
     const json map = root.value("weight_map", json());
@@ -88,14 +88,14 @@ std::set<std::string> shard_names(const std::string& index) {
     return names;
 }
 
-// A file's tensor name without "transformer.", which some files have and others lack
+// A tensor's name without "transformer.", a prefix that only some files use.
 std::string short_name(const std::string& name) {
     const std::string prefix = "transformer.";
     return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
-// safetensors' save_model writes tensors that share their memory once, under any one of their names. For each other
-// name the metadata has an entry: that name, and the one under which the tensor was written.
+// Adds the other names of shared tensors. safetensors' save_model writes tensors that share memory only once, under any
+// one of their names; the metadata maps each other name to the one that was written.
 void add_aliases(Weights& weights) {
     for (const auto& file : weights.files)
         for (const auto& [name, written] : file->metadata())
@@ -113,30 +113,31 @@ Weights open_weights(const std::string& directory) {
     } else {
         if (!path_exists(single) &&
             (path_exists(directory + "/pytorch_model.bin") || path_exists(directory + "/pytorch_model.bin.index.json")))
-            bad_input(directory, "weights", "pytorch_model.bin", "model.safetensors",
-                      "save it again with GPT2LMHeadModel.from_pretrained(IN).save_pretrained(OUT)");
+            throw InputError(directory +
+                             ": pytorch_model.bin is not supported, only model.safetensors; save the model again with "
+                             "GPT2LMHeadModel.from_pretrained(IN).save_pretrained(OUT)");
         weights.path = single;
         weights.files.push_back(std::make_unique<SafetensorsFile>(single));
     }
     for (const auto& file : weights.files)
         for (const SafetensorsFile::Entry& entry : file->entries()) {
             if (!weights.tensors.emplace(short_name(entry.name), Weights::Place{file.get(), &entry}).second)
-                bad_input(file->path(), "tensor " + one_line(entry.name), "a second one of that name", "one",
-                          "save the model again");
+                throw InputError(file->path() + ": tensor " + one_line(entry.name) +
+                                 " appears twice; save the model again");
         }
     add_aliases(weights);
-    // Tied, the two are one tensor, and either name will do.
+    // With tied embeddings the two are one tensor, which may have either name.
     if (const auto head = weights.tensors.find("lm_head.weight"); head != weights.tensors.end())
         weights.tensors.emplace("wte.weight", head->second);
     return weights;
 }
 
-// The causal mask, which older versions of transformers saved with each block
+// Whether this is the causal mask, which older versions of transformers saved with each block.
 bool is_mask(const std::string& name) {
     return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
 
-// Hugging Face's shape of a tensor: wte without padding rows, a block's matrices (in,out)
+// Hugging Face's shape of a tensor: wte has no padding rows, and a block's matrices are (in,out).
 std::vector<int64_t> stored_shape(const Parameter& p, const GPT2Config& c) {
     if (p.name == "wte") return {c.vocab, c.channels};
     if (p.hf_transposed) return {p.shape[1], p.shape[0]};
@@ -159,8 +160,8 @@ void check_weights(const Weights& weights, const GPT2Config& config, const Param
             known.insert(name);
             const auto it = weights.tensors.find(name);
             if (it == weights.tensors.end())
-                bad_input(weights.path, field, "nothing", "shape " + shape_text(stored_shape(p, config)),
-                          "fetch or save the model again, config.json with it");
+                throw InputError(weights.path + ": " + field + ", of shape " + shape_text(stored_shape(p, config)) +
+                                 ", is missing; fetch or save the model again, with its config.json");
             const auto& [file, entry] = it->second;
             if (entry->shape != stored_shape(p, config))
                 bad_input(file->path(), field, "shape " + shape_text(entry->shape),
@@ -175,11 +176,13 @@ void check_weights(const Weights& weights, const GPT2Config& config, const Param
         if (known.contains(name) || is_mask(name)) continue;
         const std::string field = "tensor " + one_line(place.entry->name);
         if (name != "lm_head.weight")
-            bad_input(place.file->path(), field, "a tensor of this name", "only GPT-2's",
-                      "use a GPT-2 language model with the config.json that belongs to it");
+            throw InputError(place.file->path() + ": " + field +
+                             " is not part of GPT-2; use a GPT-2 language model with the config.json that belongs to "
+                             "it");
         if (!same_values(place, weights.tensors.at("wte.weight")))
-            bad_input(place.file->path(), field, "other values than in wte.weight", "the same (tied embeddings)",
-                      "this program has no output layer apart from the embedding: use a model with tied embeddings");
+            throw InputError(place.file->path() + ": " + field +
+                             " differs from wte.weight; use a model with tied embeddings: this program has no "
+                             "separate output layer");
     }
 }
 

@@ -61,7 +61,7 @@ struct ModelHeader {
     int version;
 };
 
-// Checks everything that can be known without reading a parameter.
+// Checks everything that can be checked without reading a parameter.
 ModelHeader check_model(const MappedFile& file) {
     const Header header = read_header(file, model_magic, "a llm.c model");
     check_version(file, header[1]);
@@ -80,7 +80,7 @@ ModelHeader check_model(const MappedFile& file) {
     return {c, header[1]};
 }
 
-// A state's bytes beyond the header, once B and T are known to be in bounds.
+// The number of 4-byte values after a state's header. B and T must have been checked, so that this cannot overflow.
 int64_t state_values(const GPT2Config& c, int64_t B, int64_t T) {
     return 2 * B * T + B * T * c.vocab + 1 + ParameterTable(c).size;
 }
@@ -169,7 +169,7 @@ LlmcState read_llmc_state(const std::string& path, const GPT2Config& config) {
     const Header header = read_header(file, state_magic, "a llm.c debug state");
     check_word(file, "version", header[1], 2, 2);
     check_word(file, "T", header[3], 1, config.context);
-    // Bounded by the file's size, B·T·V cannot overflow.
+    // B is bounded by the file's size, so that B·T·V cannot overflow.
     check_word(file, "B", header[2], 1, std::max<int64_t>(file.size() / 8 / header[3], 1));
     LlmcState state;
     state.B = header[2], state.T = header[3];

@@ -1,5 +1,4 @@
-// llm.c's model and debug-state files: a header of 256 little-endian int32, then raw values (see each
-// function).
+// llm.c's model and debug-state files: a header of 256 little-endian int32, then raw values.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,8 @@
 
 #include "gpt2_tensors.h"
 
-// Model: magic 20240326, version 3 (fp32) or 5 (bf16). Both functions check magic, version, every count and
-// the file's size before anything is read, and throw InputError.
+// Model: magic 20240326, version 3 (fp32) or 5 (bf16). The readers check magic, version, every count and the file's
+// size before they read a parameter, and throw InputError.
 GPT2Config read_llmc_model_config(const std::string& path);
 void read_llmc_model(const std::string& path, float* parameters);  // ParameterTable(config).size floats
 void write_llmc_model(const std::string& path, const GPT2Config& config, const float* parameters, int version);
@@ -26,10 +25,10 @@ struct LlmcState {
 LlmcState read_llmc_state(const std::string& path, const GPT2Config& config);
 void write_llmc_state(const std::string& path, const GPT2Config& config, const LlmcState& state);
 
-// What the first word of a file says it is ("a llm.c token shard"), or "" if nothing that is known here.
+// The kind of a file by its first word, such as "a llm.c token shard"; "" if it is not known here.
 std::string llmc_kind(int32_t magic);
 
-// The sizes of model that this program takes, whichever file they come from.
+// The largest model sizes that this program accepts, from any kind of file.
 struct GPT2Limits {
     static constexpr int64_t context = 1 << 20, vocab = 1 << 16, layers = 1 << 10, channels = 1 << 16;
 };

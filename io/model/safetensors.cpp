@@ -21,14 +21,14 @@ constexpr DTypeRow dtypes[] = {{DType::F64, "F64", 8},   {DType::F32, "F32", 4},
                                {DType::BF16, "BF16", 2}, {DType::I64, "I64", 8}, {DType::I32, "I32", 4},
                                {DType::U16, "U16", 2},   {DType::U8, "U8", 1},   {DType::BOOL, "BOOL", 1}};
 
-// null for DType::other, whose size is not known
+// Returns null for DType::other, whose size is not known.
 const DTypeRow* row_of(DType dtype) {
     for (const DTypeRow& row : dtypes)
         if (row.dtype == dtype) return &row;
     return nullptr;
 }
 
-// shape and its product, which is at most `limit` (false if not, or on anything that is no shape)
+// Reads a shape. Returns false if it is not one, or if its number of elements is more than `limit`.
 bool parse_shape(const json& value, int64_t limit, std::vector<int64_t>& shape) {
     constexpr size_t max_dimensions = 64;
     if (!value.is_array() || value.size() > max_dimensions) return false;
@@ -81,8 +81,8 @@ void with_numbers(const std::string& path, const SafetensorsFile::Entry& entry, 
     }
 }
 
-// out (N,M) = transpose of at(m,n); in squares of one cache line's width, so that both sides' lines are used
-// whole
+// out (N,M) = transpose of at(m,n). Works in squares of one cache line's width, so that on both sides all of a cache
+// line is used.
 template <class At>
 void transpose(int64_t M, int64_t N, At at, float* out) {
     constexpr int64_t square = 16;
@@ -119,7 +119,8 @@ int64_t SafetensorsFile::Entry::elements() const {
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
     const auto bytes = [](int64_t n) { return std::to_string(n) + " bytes"; };
     const char* remedy = "the file is damaged or cut short: fetch or write it again";
-    if (file_.size() < 8) bad_input(path, "size", bytes(file_.size()), "a safetensors file", remedy);
+    if (file_.size() < 8)
+        throw InputError(path + ": " + bytes(file_.size()) + " are too few for a safetensors file; " + remedy);
 
     constexpr uint64_t max_header = 100'000'000;  // the format's own limit
     const uint64_t header = load<uint64_t>(file_.data(), 0);
@@ -158,19 +159,20 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
         if (!parse_shape(shape, INT64_MAX / 8, entry.shape) || (known && entry.elements() * known->bytes != size))
             bad_input(path, field,
                       "shape " + json_text(shape) + " of " + (known ? entry.dtype_name : one_line(entry.dtype_name)),
-                      "a shape that fills its " + bytes(size), remedy);
+                      "one that fills its " + bytes(size), remedy);
         entries_.push_back(std::move(entry));
     }
 
-    // Like the format's own reader: the tensors tile the data without a gap, an overlap or a rest.
+    // As in the format's own reader, the tensors must fill the data without gaps, overlaps or trailing bytes.
     std::sort(entries_.begin(), entries_.end(),
               [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
     int64_t end = 0;
     for (size_t i = 0; i < entries_.size(); i++) {
         const Entry& entry = entries_[i];
         if (entry.begin != end)
-            bad_input(path, "tensor " + one_line(entry.name), "data_offsets from " + std::to_string(entry.begin),
-                      "from " + std::to_string(end) + ", where the tensor before it ends", remedy);
+            bad_input(path, "tensor " + one_line(entry.name),
+                      "data_offsets that begin at " + std::to_string(entry.begin),
+                      std::to_string(end) + ", where the tensor before it ends", remedy);
         end = entry.end;
         index_.emplace(entry.name, i);
     }
@@ -188,7 +190,8 @@ void SafetensorsFile::read(const Entry& entry, float* out) const {
     const auto* const from = static_cast<const uint8_t*>(data(entry));
     with_numbers(path(), entry, from, [&](auto at) {
         const auto read_piece = [&](int64_t begin, int64_t end) {
-            // Memory that was never written holds zeros and takes none: where the tensor has zeros too, it stays so.
+            // Memory that was never written reads as zeros and takes no space. Zeros of the tensor are not written, so
+            // that it stays that way.
             const auto is_zero = [&](int64_t i) {
                 return std::bit_cast<uint32_t>(static_cast<float>(at(i))) == 0 && std::bit_cast<uint32_t>(out[i]) == 0;
             };
@@ -227,7 +230,7 @@ void SafetensorsFile::read_transposed(const Entry& entry, float* out) const {
 
 namespace {
 
-// Transposes a slice of rows at a time, so that a large matrix needs no second copy.
+// Transposes and writes a slice of rows at a time, so that a large matrix needs no second copy.
 void write_transposed(FileWriter& file, const TensorToWrite& tensor) {
     const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
     const float* data = static_cast<const float*>(tensor.data);  // (columns, rows)

@@ -1,5 +1,4 @@
-// The safetensors format: 8 bytes of header length, a JSON header of name -> dtype, shape, offsets, then raw
-// data.
+// The safetensors format: 8 bytes of header length, a JSON header (name -> dtype, shape, offsets), then raw data.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +29,10 @@ public:
     const Entry* find(const std::string& name) const;               // null if absent
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const void* data(const Entry& entry) const;  // not aligned
-    // Copies a tensor out, converted to float or double from F64, F32, F16 or BF16. Throws InputError for
-    // other dtypes.
+    // Copies a tensor of F64, F32, F16 or BF16, converted to float or double. Throws InputError for other dtypes.
     void read(const Entry& entry, float* out) const;
     void read(const Entry& entry, double* out) const;
-    // The same for an (M,N) matrix, as (N,M).
+    // Copies an (M,N) matrix as (N,M).
     void read_transposed(const Entry& entry, float* out) const;
     const std::string& path() const { return file_.path(); }
 
@@ -48,8 +46,8 @@ private:
 
 std::string shape_text(const std::vector<int64_t>& shape);  // "(50257,768)"
 
-// What to write: data of `dtype` in row-major order, or, with `transposed`, read from a (shape[1], shape[0])
-// matrix of floats and stored transposed (Hugging Face's (in,out) from our (out,in)).
+// A tensor to write: data of `dtype` in row-major order. With `transposed`, data is a (shape[1], shape[0]) matrix of
+// floats, which is stored transposed (Hugging Face's (in,out) from this program's (out,in)).
 struct TensorToWrite {
     std::string name;
     DType dtype = DType::F32;

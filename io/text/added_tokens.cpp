@@ -11,7 +11,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool special_as_text)
     : tokens_(std::move(tokens)), special_as_text_(special_as_text) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
         const std::string& content = tokens_[i].content;
-        // No text contains what is no UTF-8, which must not be found within a character either.
+        // Skips content that is not UTF-8: no text contains it, and it must not match inside a character.
         if (content.empty() || find_invalid_utf8(content) < content.size()) continue;
         Search& search = tokens_[i].normalized ? normalized_ : as_they_are_;
         if (!search.tokens.emplace(content, i).second) continue;
@@ -38,10 +38,10 @@ AddedTokens::Match AddedTokens::find(const Search& search, std::string_view text
     return {text.size(), text.size(), nullptr};
 }
 
-// As find_matches in tokenizers' added_vocabulary.rs: a match that is passed over still hides those that overlap it.
+// Like find_matches in tokenizers' added_vocabulary.rs: a match that is rejected still hides those that overlap it.
 template <class Text, class Token>
 void AddedTokens::split(const Search& search, std::string_view text, const Text& text_part, const Token& token) const {
-    size_t done = 0;  // the text before it has been handed over
+    size_t done = 0;  // the text before this place has been handed over
     for (size_t from = 0; from < text.size();) {
         const Match match = find(search, text, from);
         if (!match.token) break;
@@ -54,7 +54,7 @@ void AddedTokens::split(const Search& search, std::string_view text, const Text&
         }
         if (match.token->lstrip) begin = std::max(done, begin - trailing_space(text.substr(0, begin)));
         if (match.token->rstrip) end += leading_space(text.substr(end));
-        if (begin > end) continue;  // of white space that the token before it took along
+        if (begin > end) continue;  // it consists of white space that the previous token has included
         if (done < begin) text_part(text.substr(done, begin - done));
         if (begin < end) token(match.token->id);
         done = end;

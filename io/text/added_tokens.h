@@ -1,5 +1,5 @@
-// Special and added tokens, which a text contains by name, such as <|endoftext|>. They are found before the rest of the
-// text is cut into pieces, by the rules of Hugging Face's tokenizers library.
+// Special and added tokens, such as <|endoftext|>, which are written in a text by name. They are found before the rest
+// of the text is split into pieces, by the rules of Hugging Face's tokenizers library.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ struct AddedToken {
     std::string content;
     bool special = false;                 // marks a place in the text (end, speaker, padding) and is not part of it
     bool single_word = false;             // found only where no letter, digit or underscore is next to it
-    bool lstrip = false, rstrip = false;  // the white space before it, after it, belongs to it
-    bool normalized = false;              // searched for in the rest, after the tokens that are not normalized
+    bool lstrip = false, rstrip = false;  // includes the white space before it (lstrip), after it (rstrip)
+    bool normalized = false;              // searched for after, and between, the tokens that are not normalized
 };
 
 class AddedTokens {
@@ -33,23 +33,23 @@ public:
     void split(std::string_view text, const std::function<void(std::string_view)>& text_part,
                const std::function<void(int32_t)>& token) const;
 
-    // Whether a token crosses `at`, or depends on what is before or behind it, so that the two sides cannot be encoded
-    // separately. (White space behind an rstrip token is not checked: cut before a visible character.)
+    // Whether a token crosses `at`, or depends on the text on both sides of it, so that the two sides cannot be encoded
+    // separately. White space after an rstrip token is not checked, so cut only before a visible character.
     bool reaches_across(std::string_view text, size_t at) const;
 
     // How often each special token occurs in `ids`.
     using Counts = std::map<int32_t, int64_t>;
     template <class Id>
     Counts count_special(const Id* ids, int64_t size) const;
-    // "data.txt: 60 <|endoftext|> tokens; --no-special-tokens reads them as text", or "" where there are none.
+    // "data.txt: 60 <|endoftext|> tokens; --no-special-tokens reads them as text", or "" if there are none.
     std::string note(const std::string& source, const Counts& counts) const;
 
 private:
     // Tokens that are searched for together.
     struct Search {
         std::map<std::string, size_t, std::less<>> tokens;  // content → index in tokens_
-        std::array<std::vector<size_t>, 256> lengths;       // of the tokens that begin with a byte, the longest first
-        std::string first_bytes;                            // those that have lengths
+        std::array<std::vector<size_t>, 256> lengths;       // by first byte: the tokens' lengths, the longest first
+        std::string first_bytes;                            // the bytes with which a token begins
     };
     struct Match {
         size_t begin, end;

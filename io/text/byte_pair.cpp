@@ -35,7 +35,7 @@ void BytePairMerger::add(const Merge& merge) {
         while (slots_[slot].first != free_slot) slot = (slot + 1) & (slots_.size() - 1);
         slots_[slot] = entry;
     };
-    if (4 * (merges_.size() + 1) > slots_.size()) {  // at most a quarter full: absent pairs end at once
+    if (4 * (merges_.size() + 1) > slots_.size()) {  // at most a quarter full: lookups of absent pairs are short
         std::vector<std::pair<uint64_t, int32_t>> old(std::max<size_t>(1024, 2 * slots_.size()), {free_slot, 0});
         old.swap(slots_);
         for (const auto& entry : old) {
@@ -63,7 +63,7 @@ void BytePairMerger::encode(std::string_view piece, std::vector<int32_t>& out) c
     }
 }
 
-// Quadratic, but without bookkeeping: the fastest way for words.
+// Takes quadratic time, but needs no bookkeeping: the fastest way for words.
 void BytePairMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
     std::array<int32_t, longest_short_piece> ids, ranks;  // ranks[i]: of the pair (ids[i], ids[i + 1])
     size_t n = piece.size();
@@ -82,14 +82,14 @@ void BytePairMerger::encode_short(std::string_view piece, std::vector<int32_t>& 
     out.insert(out.end(), ids.begin(), ids.begin() + n);
 }
 
-// O(n log n): merges are done rank by rank. That is the same order as one at a time: a merge can only bring up pairs of
-// higher rank than its own (they contain its result), and those that overlap, of a symbol with itself, come up from
-// left to right (all of that symbol are made in one pass).
+// O(n log n): all merges of one rank are done in one pass. The result is the same as with one merge at a time: a merge
+// only creates pairs of higher rank than its own (they contain its result), and overlapping pairs of a symbol with
+// itself are created from left to right, as one pass creates all of that symbol.
 void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
     const size_t n = piece.size();
-    std::vector<int32_t> ids(n);                     // at a symbol's first byte; -1 at the others
-    std::vector<int32_t> lengths(n, 1);              // of a symbol, at its first and at its last byte
-    std::map<int32_t, std::vector<size_t>> waiting;  // rank → where such a pair came up
+    std::vector<int32_t> ids(n);                     // a symbol's id at its first byte; -1 at its other bytes
+    std::vector<int32_t> lengths(n, 1);              // a symbol's length, at its first and its last byte
+    std::map<int32_t, std::vector<size_t>> waiting;  // rank → the places of its pairs
     const auto look = [&](size_t i) {
         const size_t next = i + lengths[i];
         if (next >= n) return;
@@ -103,7 +103,7 @@ void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& o
         const Merge& merge = merges_[places.key()];
         for (const size_t i : places.mapped()) {
             const size_t next = i + lengths[i];
-            if (ids[i] != merge.left || next >= n || ids[next] != merge.right) continue;  // gone by now
+            if (ids[i] != merge.left || next >= n || ids[next] != merge.right) continue;  // merged otherwise by now
             ids[i] = merge.result;
             ids[next] = -1;
             lengths[i] += lengths[next];

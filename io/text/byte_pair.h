@@ -1,4 +1,4 @@
-// Byte-pair encoding: a piece of text starts as its bytes; then the pair with the lowest rank is merged, the leftmost
+// Byte-pair encoding: a piece of text starts as a sequence of bytes. The pair with the lowest rank is merged, leftmost
 // first, until no two neighbours have a merge.
 #pragma once
 
@@ -22,8 +22,8 @@ struct Vocabulary {
     std::vector<Merge> merges{};        // in order of rank; left and right are bytes or results of earlier merges
     int32_t end_of_text = -1;
     std::vector<AddedToken> added{};             // end of text among them, by id
-    bool split_special_tokens = false;           // special tokens' names are ordinary text
-    std::map<std::string, std::string> files{};  // Hugging Face's, as read: name → contents
+    bool split_special_tokens = false;           // the names of special tokens are ordinary text
+    std::map<std::string, std::string> files{};  // the Hugging Face files as they were read: name → contents
 };
 
 class BytePairMerger {
@@ -43,5 +43,5 @@ private:
     std::vector<std::pair<uint64_t, int32_t>> slots_;  // open addressing: left and right → rank
 };
 
-// The id of each byte's token, the first if there are several; -1 if `tokens` lacks it.
+// The id of each byte's token; the first one if there are several, -1 if there is none.
 std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens);

@@ -14,7 +14,7 @@ struct Signature {
     std::string_view begin;
     const char *name, *remedy;
 };
-// A longer beginning stands before the shorter one that it contains.
+// The order matters: a longer prefix stands before the shorter one that it contains.
 constexpr Signature signatures[] = {
     {"\xff\xfe\0\0"sv, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT"},
     {"\0\0\xfe\xff"sv, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 IN > OUT"},
@@ -28,11 +28,11 @@ constexpr Signature signatures[] = {
     {"7z\xbc\xaf\x27\x1c"sv, "a 7-Zip archive", "unpack it with 7z"},
     {"Rar!\x1a\x07"sv, "a RAR archive", "unpack it with unrar"},
     {"%PDF-"sv, "a PDF", "pdftotext IN OUT"},
-    {"\x93NUMPY"sv, "a NumPy array", "of token ids: numpy.load(IN).astype(numpy.uint16).tofile('OUT.bin')"},
-    {"PAR1"sv, "a Parquet file", "write its column of text to a text file"},
-    {"ARROW1"sv, "an Arrow file", "write its column of text to a text file"},
-    {"GGUF"sv, "a GGUF model", "pass a text"},
-    {"SQLite format 3\0"sv, "an SQLite database", "write its text to a text file"},
+    {"\x93NUMPY"sv, "a NumPy array", "for token ids: numpy.load(IN).astype(numpy.uint16).tofile('OUT.bin')"},
+    {"PAR1"sv, "a Parquet file", "export its text column to a text file"},
+    {"ARROW1"sv, "an Arrow file", "export its text column to a text file"},
+    {"GGUF"sv, "a GGUF model", "pass a text file"},
+    {"SQLite format 3\0"sv, "an SQLite database", "export its text to a text file"},
     {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"sv, "a Microsoft Office document", "save it as plain text, UTF-8"},
 };
 

@@ -6,6 +6,6 @@
 
 struct FileKind {
     std::string name;    // "a zip archive"; "" where the bytes are of no known kind
-    std::string remedy;  // how its text is had, where one can say
+    std::string remedy;  // how to turn it into text
 };
 FileKind kind_of(std::string_view bytes);

@@ -8,15 +8,15 @@
 
 namespace {
 
-// Unicode's White_Space, written out: PCRE2's own \s counts U+180E, which tiktoken's does not.
+// Unicode's White_Space as a list, because PCRE2's \s includes U+180E, which tiktoken's does not.
 const std::string space = R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-// Possessive (++), so that a run of any length is passed over without a way back being kept. Of several
-// spaces before a word the last goes with the word: \s+(?!\S).
+// GPT-2's pattern. The quantifiers are possessive (++), so that no backtracking state is kept for long runs. Of several
+// spaces before a word, the last belongs to the word: \s+(?!\S).
 const std::string pattern = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^)" + space + R"(\p{L}\p{N}]++|[)" + space +
                             "]+(?![^" + space + "])|[" + space + "]";
 
 // \w of Rust's regular expressions (Unicode TR18): alphabetic characters, marks, decimal digits, connectors and
-// joiners. PCRE2 has no class for the alphabetic ones; beside letters, numerals and marks they are the circled letters.
+// joiners. PCRE2 has no class of alphabetic characters: they are letters, numerals, marks and the circled letters.
 const std::string word =
     R"(\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 
@@ -42,11 +42,11 @@ MatchData make_match_data() {
     return match;
 }
 
-// One of a set of characters.
+// Matches one character of a set.
 class CharacterClass {
 public:
     explicit CharacterClass(const std::string& set) : code_(compile("[" + set + "]"), pcre2_code_free) {}
-    // Bytes of the character that the text begins with, or ends with; 0 if it is none of the set, or there is none.
+    // The size in bytes of the text's first (last) character if it is in the set; otherwise 0.
     size_t at_begin(std::string_view text) const {
         if (text.empty()) return 0;
         const MatchData match = make_match_data();
@@ -78,7 +78,7 @@ const CharacterClass& space_characters() {
 PreTokenizer::PreTokenizer() {
     pcre2_code* code = compile(pattern);
     code_ = code;
-    jit_ = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;  // else slower, where PCRE2 has no JIT
+    jit_ = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;  // without JIT matching is only slower
 }
 
 PreTokenizer::~PreTokenizer() { pcre2_code_free(static_cast<pcre2_code*>(code_)); }

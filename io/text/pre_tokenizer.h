@@ -1,5 +1,5 @@
-// GPT-2's pre-tokenizer: it cuts text into pieces (words, numbers, punctuation, white space), within which byte pairs
-// are merged.
+// GPT-2's pre-tokenizer: splits text into pieces (words, numbers, punctuation, white space). Byte pairs are merged only
+// within a piece.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ public:
     PreTokenizer();
     ~PreTokenizer();
     PreTokenizer(const PreTokenizer&) = delete;
-    // Calls `piece` for each piece of valid UTF-8, in order; together they are the text.
+    // Calls `piece` for each piece of the text, in order; joined, the pieces are the text, which must be valid UTF-8.
     void split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
 
 private:
@@ -20,8 +20,8 @@ private:
     bool jit_ = false;
 };
 
-// \w and \s as in Rust's regular expressions, which Hugging Face's tokenizers library uses. The text is valid UTF-8;
-// lengths are in bytes.
+// \w and \s as in Rust's regular expressions, which Hugging Face's tokenizers library uses. The text must be valid
+// UTF-8; lengths are in bytes.
 bool begins_with_word_character(std::string_view text);
 bool ends_with_word_character(std::string_view text);
 size_t leading_space(std::string_view text);

@@ -21,13 +21,13 @@ struct Inflater : z_stream {
     Inflater(const Inflater&) = delete;
 };
 
-// All members of a gzip file, one behind the other, as gzip -d has it. Zeros may follow.
+// Decompresses and joins all members of a gzip file, as gzip -d does. Zeros may follow the last member.
 std::string unpack_gzip(const std::string& path, std::string_view packed) {
     Inflater stream;
     std::string text;
     std::vector<char> piece(1 << 20);
-    const auto damaged = [&](const std::string& found) {
-        bad_input(path, "gzip data", found, "whole members", "copy or pack the file again");
+    const auto damaged = [&](const std::string& what) {
+        throw InputError(path + ": damaged gzip data: " + what + "; copy or compress the file again");
     };
     for (bool more = true; more;) {
         if (stream.avail_in == 0) {  // zlib counts in 32 bits
@@ -42,12 +42,12 @@ std::string unpack_gzip(const std::string& path, std::string_view packed) {
         const std::string_view rest(reinterpret_cast<const char*>(stream.next_in), stream.avail_in + packed.size());
         if (status == Z_STREAM_END) {
             more = rest.find_first_not_of('\0') != rest.npos;
-            if (more && !is_gzip(rest)) damaged("other bytes behind it");
+            if (more && !is_gzip(rest)) damaged("other bytes follow it");
             inflateReset(&stream);
         } else if (status == Z_BUF_ERROR || (status == Z_OK && rest.empty() && stream.avail_out > 0)) {
-            damaged("an end before its end");
+            damaged("it is cut short");
         } else if (status != Z_OK) {
-            damaged(stream.msg ? stream.msg : "bytes that are none");
+            damaged(stream.msg ? stream.msg : "invalid bytes");
         }
     }
     return text;
@@ -60,7 +60,8 @@ TextFile::TextFile(const std::string& path)
     if (is_gzip(text_)) text_ = unpacked_ = unpack_gzip(path, text_);
     const FileKind kind = kind_of(text_);
     if (!kind.name.empty())
-        bad_input(path, "kind", kind.name + (unpacked_.empty() ? "" : " in gzip data"), "text in UTF-8", kind.remedy);
+        throw InputError(path + ": this is " + kind.name + (unpacked_.empty() ? "" : " in gzip data") +
+                         ", not UTF-8 text; " + kind.remedy);
 }
 
 std::vector<std::string> TextFile::notes(const Tokenizer& tokenizer) const {

@@ -1,4 +1,4 @@
-// A text file from a user: files that are not text are refused by name, and doubts about the encoding are reported.
+// A text file from a user. Other kinds of files are refused by name, and doubts about the encoding are reported.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ public:
 private:
     MappedFile file_;
     std::string unpacked_;
-    std::string_view text_;  // of one of the two
+    std::string_view text_;  // of file_ or unpacked_
 };
 
 // "3 places are not UTF-8, the first at byte 10 (line 2), each read as U+FFFD; …", or "" if all of it is valid.

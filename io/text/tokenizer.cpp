@@ -25,7 +25,7 @@ std::vector<std::string> byte_value_tokens() {
     return tokens;
 }
 
-// The files that the tokenizer was read from, where it keeps them.
+// Writes the files that the tokenizer was read from, if it has kept them; otherwise makes new ones.
 std::vector<WrittenFile> save_vocabulary(const Vocabulary& vocabulary, const std::string& directory) {
     if (vocabulary.files.empty()) return write_hugging_face_tokenizer(vocabulary, directory);
     std::vector<WrittenFile> written;
@@ -58,7 +58,7 @@ private:
     const Vocabulary vocabulary_;
 };
 
-// Ids are shown as numbers, all that a shard can hold.
+// Shows ids as numbers, for every id that a shard can hold.
 class NoTokenizer : public Tokenizer {
 public:
     explicit NoTokenizer(int32_t end_of_text) : end_of_text_(end_of_text) {
@@ -141,7 +141,7 @@ private:
     size_t longest_ = 0;
 };
 
-// In `directory`, or in one of that name beside the program.
+// The path of vocab.bpe, in `directory` or in a directory of that name beside the program.
 std::string find_gpt2_merges(const std::string& directory) {
     const std::string here = directory + "/vocab.bpe";
     const auto program = std::filesystem::path(platform::executable_path()).parent_path();
@@ -149,7 +149,7 @@ std::string find_gpt2_merges(const std::string& directory) {
     return path_exists(here) || !path_exists(beside) ? here : beside;
 }
 
-// Identifies a vocabulary, whatever file it came from. Each token's size says where the next one begins.
+// Identifies a vocabulary, independent of its file format. The sizes of the tokens mark their boundaries.
 uint32_t fingerprint(const std::vector<std::string>& tokens) {
     uint32_t crc = 0;
     for (const std::string& token : tokens) crc = checksum(std::to_string(token.size()) + ":" + token, crc);
@@ -165,8 +165,9 @@ bool is_gpt2(const Vocabulary& vocabulary) {
 
 Vocabulary read_vocabulary(const std::string& path) {
     if (!path_exists(path)) {
-        bad_input(path, "tokenizer", "no such file", "byte, gpt2, none, a tokenizer file or a directory with one",
-                  "check the path");
+        throw InputError(path +
+                         ": No such file or directory; a tokenizer is byte, gpt2, none, a tokenizer file or a "
+                         "directory that contains one");
     }
     if (is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
     if (path.ends_with(".bin")) return read_llmc_tokenizer(path);
@@ -202,15 +203,15 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const T
     const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";
     if (want_gpt2 && !path_exists(path)) {
-        bad_input(path, "GPT-2's merges", "no such file", "vocab.bpe", remedy);
+        throw InputError(path + ": No such file or directory; it holds GPT-2's merges: " + remedy);
     }
     Vocabulary vocabulary = read_vocabulary(path);
     if (vocabulary.merges.empty() && vocabulary.added.empty() && vocabulary.tokens == byte_value_tokens())
         return std::make_shared<ByteTokenizer>(std::move(vocabulary));
     const bool gpt2 = is_gpt2(vocabulary);
     if (want_gpt2 && !gpt2) {
-        bad_input(path, "tokens", std::to_string(vocabulary.tokens.size()) + " that are not GPT-2's", "GPT-2's 50257",
-                  remedy);
+        throw InputError(path + ": its " + std::to_string(vocabulary.tokens.size()) +
+                         " tokens are not GPT-2's 50257; " + remedy);
     }
     return std::make_shared<BytePairTokenizer>(std::move(vocabulary), gpt2 ? "gpt2" : spec, settings.special_as_text);
 }
@@ -226,7 +227,7 @@ void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
         const std::string_view token = tokenizer.token(id);
         if (token.size() > 255) {
             bad_input(path, "token " + std::to_string(id), std::to_string(token.size()) + " bytes",
-                      "at most 255 bytes, which is what llm.c's tokenizer file can hold", "write another format");
+                      "at most 255, the limit of llm.c's tokenizer file", "write another format");
         }
         bytes += static_cast<char>(token.size());
         bytes += token;

@@ -1,4 +1,4 @@
-// Text to token ids and back: raw bytes, or GPT-2's byte-pair encoding from its merges, ids as in tiktoken's "gpt2".
+// Converts text to token ids and back: by raw bytes, or by byte-pair encoding with the same ids as tiktoken's "gpt2".
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ public:
     virtual ~Tokenizer() = default;
 
     virtual int64_t vocab() const = 0;                 // V: ids are 0 … V-1
-    virtual int32_t end_of_text() const = 0;           // its id, or -1 where there is none (bytes)
+    virtual int32_t end_of_text() const = 0;           // its id, or -1 if there is none (bytes)
     virtual const std::string& name() const = 0;       // "byte", "gpt2", "none", or the file it came from
-    virtual bool reads_utf8() const { return false; }  // or bytes as they are
+    virtual bool reads_utf8() const { return false; }  // false: any bytes are text
     // The tokens that are recognized in a text by name, such as <|endoftext|>; none for bytes.
     virtual const AddedTokens& added() const;
-    // Names of special tokens are read as in Hugging Face's tokenizers and in tiktoken with allowed_special="all" or,
-    // with TokenizerSettings::special_as_text, as ordinary text. Each invalid UTF-8 sequence is replaced by U+FFFD
-    // (Python's errors="replace").
+    // The names of special tokens become these tokens, as in Hugging Face's tokenizers and in tiktoken with
+    // allowed_special="all"; with TokenizerSettings::special_as_text they are ordinary text. Each invalid UTF-8
+    // sequence is replaced by U+FFFD (Python's errors="replace").
     virtual std::vector<int32_t> encode(std::string_view text) const = 0;
     // The bytes of one token. Throws InputError for an id outside the vocabulary.
     virtual std::string_view token(int32_t id) const = 0;
@@ -32,15 +32,15 @@ public:
     // False for "none" (below), whose encode() throws InputError.
     bool reads_text() const { return vocab() > 0; }
 
-    // Writes the files from which Hugging Face's AutoTokenizer can read it back: unchanged, if it was read from Hugging
-    // Face's files.
+    // Writes files that Hugging Face's AutoTokenizer can read. If the tokenizer was read from such files, they are
+    // written unchanged.
     virtual std::vector<WrittenFile> save_hugging_face(const std::string& directory) const = 0;
 };
 
-// "none", for sequences that are not text: any ids, none of them its own tokens (vocab() is 0). token() returns the id
-// as a number and a space; save_hugging_face() writes nothing.
+// "none", for sequences of ids that are not text. It has no tokens of its own (vocab() is 0) and accepts any ids:
+// token() returns the id as a number and a space. save_hugging_face() writes nothing.
 std::shared_ptr<const Tokenizer> no_tokenizer(int32_t end_of_text = -1);
-// Throws InputError if `tokenizer` is "none", for text called `what`.
+// Throws InputError if `tokenizer` is "none". The message calls the text `what`.
 void require_text(const Tokenizer& tokenizer, const std::string& what, const std::string& remedy);
 
 struct TokenizerSettings {
@@ -53,5 +53,5 @@ struct TokenizerSettings {
 // or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
 
-// llm.c's tokenizer file (FORMATS: magic 20240328, version 2), what llm.c and `load_tokenizer` read.
+// Writes llm.c's tokenizer file (magic 20240328, version 2), which llm.c and load_tokenizer read.
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path);

@@ -20,8 +20,8 @@ std::unordered_map<std::string_view, int32_t> index_tokens(const std::string& pa
     for (size_t id = 0; id < tokens.size(); ++id) {
         const auto [first, is_new] = ids.emplace(tokens[id], static_cast<int32_t>(id));
         if (!is_new && std::ranges::find(added, static_cast<int32_t>(id), &AddedToken::id) == added.end()) {
-            bad_input(path, "token " + std::to_string(id), one_line(tokens[id]) + " again",
-                      "tokens that differ (it is token " + std::to_string(first->second) + ")", "fetch the file again");
+            throw InputError(path + ": token " + std::to_string(id) + ": " + one_line(tokens[id]) +
+                             " is already token " + std::to_string(first->second) + "; fetch the file again");
         }
     }
     return ids;
@@ -31,8 +31,7 @@ std::array<int32_t, 256> require_bytes(const std::string& path, const std::vecto
     const auto ids = find_byte_ids(tokens);
     for (int b = 0; b < 256; ++b) {
         if (ids[b] < 0) {
-            bad_input(path, "tokens", "none for byte " + std::to_string(b), "one for each of the 256 bytes",
-                      "use a byte-level BPE tokenizer");
+            throw InputError(path + ": no token for byte " + std::to_string(b) + "; use a byte-level BPE tokenizer");
         }
     }
     return ids;
@@ -90,16 +89,18 @@ Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string>
         const auto find_part = [&](const std::string& part) {
             const auto it = ids.find(part);
             if (it == ids.end() || !made[it->second]) {
-                bad_input(path, field, "the part " + one_line(to_symbols(part)), "a byte or what an earlier merge made",
-                          "fetch the file again");
+                bad_input(path, field, "the part " + one_line(to_symbols(part)),
+                          "a byte or the result of an earlier merge", "fetch the file again");
             }
             return it->second;
         };
         Merge merge{find_part(left), find_part(right), -1};
         const auto result = ids.find(left + right);
         if (result == ids.end() || made[result->second]) {
-            bad_input(path, field, one_line(to_symbols(left + right)) + (result == ids.end() ? "" : " again"),
-                      "a token of the vocabulary that no other merge makes", "fetch the file again");
+            throw InputError(
+                path + ": " + field + ": " + one_line(to_symbols(left + right)) +
+                (result == ids.end() ? " is not in the vocabulary" : " results from an earlier merge too") +
+                "; fetch the file again");
         }
         merge.result = result->second;
         made[merge.result] = true;
@@ -121,7 +122,7 @@ void recognise_end_of_text(Vocabulary& vocabulary) {
 Vocabulary read_merges_file(const std::string& path) {
     const MergeList merges = read_merge_lines(path);
     if (merges.empty()) {
-        bad_input(path, "merges", "none", "a line for each merge, such as \"\xC4\xA0 t\"", "fetch the file again");
+        throw InputError(path + ": contains no merges (lines such as \"\xC4\xA0 t\"); fetch the file again");
     }
     std::vector<std::string> tokens = gpt2_byte_tokens();
     for (const auto& [left, right] : merges) tokens.push_back(left + right);
@@ -160,8 +161,8 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
         const int64_t length = at < file.size() ? file.data()[at] : 0;
         if (length == 0 || at + 1 + length > file.size()) {
             bad_input(path, "token " + std::to_string(id),
-                      length == 0 && at < file.size() ? "no bytes" : "the end of the file",
-                      "a length and that many bytes", remedy);
+                      length == 0 && at < file.size() ? "length 0" : "the end of the file",
+                      "a length from 1 to 255 and that many bytes", remedy);
         }
         vocabulary.tokens.emplace_back(reinterpret_cast<const char*>(file.data()) + at + 1, length);
         at += 1 + length;
@@ -171,7 +172,7 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
                   std::to_string(at) + " for its " + std::to_string(count) + " tokens", remedy);
     }
     index_tokens(path, vocabulary.tokens, {});
-    // A token's merge is what the merges before it leave of its bytes: two parts.
+    // The file lists no merges. Encoding a token's bytes with the merges before it must leave two parts, its merge.
     BytePairMerger merger(require_bytes(path, vocabulary.tokens));
     std::vector<int32_t> parts;
     for (int32_t id = 0; id < count; ++id) {
@@ -179,12 +180,12 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
         parts.clear();
         merger.encode(vocabulary.tokens[id], parts);
         if (parts.size() != 2) {
-            bad_input(path, "token " + std::to_string(id), one_line(vocabulary.tokens[id]), "two earlier tokens joined",
-                      remedy);
+            bad_input(path, "token " + std::to_string(id), one_line(vocabulary.tokens[id]),
+                      "the concatenation of two earlier tokens", remedy);
         }
         vocabulary.merges.push_back({parts[0], parts[1], id});
         merger.add(vocabulary.merges.back());
     }
-    if (end_id >= 0 && vocabulary.tokens[end_id].size() > 1) recognise_end_of_text(vocabulary);  // else it is a byte
+    if (end_id >= 0 && vocabulary.tokens[end_id].size() > 1) recognise_end_of_text(vocabulary);  // not for a byte
     return vocabulary;
 }

@@ -1,5 +1,4 @@
-// The files that byte-pair tokenizers come in. Reading throws InputError unless a file is whole and
-// consistent.
+// The file formats of byte-pair tokenizers. Reading throws InputError unless a file is complete and consistent.
 #pragma once
 
 #include <string>
@@ -9,30 +8,29 @@
 #include "io/file/file.h"
 #include "io/text/byte_pair.h"
 
-// vocab.bpe, merges.txt: ids follow from the merges alone (256 bytes in GPT-2's order, the merges,
-// <|endoftext|>).
+// Reads vocab.bpe or merges.txt. The ids follow from the merges: 256 bytes in GPT-2's order, the merges, <|endoftext|>.
 Vocabulary read_merges_file(const std::string& path);
-// llm.c's .bin: a list of tokens, in the order of the merges.
+// Reads llm.c's .bin, a list of tokens in the order of the merges.
 Vocabulary read_llmc_tokenizer(const std::string& path);
-// tokenizer.json, vocab.json with merges.txt (and added_tokens.json) beside it, or a directory with either. Keeps the
-// files as they are in Vocabulary::files.
+// Reads tokenizer.json, vocab.json with merges.txt (and added_tokens.json) beside it, or a directory with either.
+// Vocabulary::files keeps the files as they are.
 Vocabulary read_hugging_face_tokenizer(const std::string& path);
 
-// tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
+// Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
 std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
 
-// Parts of the readers.
+// Parts of the readers, which tokenizer_files.cpp and tokenizer_hugging_face.cpp share.
 inline constexpr char end_of_text_token[] = "<|endoftext|>";
 using MergeList = std::vector<std::pair<std::string, std::string>>;  // the bytes of left and right, in order of rank
 MergeList read_merge_lines(const std::string& path);
-// Two symbol strings, or the line "left right", as bytes. `field` names the place in messages.
+// Converts two symbol strings, or the line "left right", to bytes. `field` names the place in messages.
 std::pair<std::string, std::string> parse_merge(const std::string& path, const std::string& field,
                                                 std::string_view left, std::string_view right);
 std::pair<std::string, std::string> parse_merge(const std::string& path, const std::string& field,
                                                 std::string_view line);
-// Resolves the merges to ids. Their parts must be bytes or results of earlier merges. Tokens in `added` may have the
-// bytes of an earlier token.
+// Resolves the merges to ids. Their parts must be bytes or results of earlier merges. A token in `added` may have the
+// same bytes as an earlier token.
 Vocabulary assemble_vocabulary(const std::string& path, std::vector<std::string> tokens, const MergeList& merges,
                                std::vector<AddedToken> added = {});
-// Makes the end-of-text token, if there is one, a special token that is recognized in a text.
+// Makes the end-of-text token, if there is one, a special token, which is recognized in a text.
 void recognise_end_of_text(Vocabulary& vocabulary);

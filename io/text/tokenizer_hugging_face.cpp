@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer files, as far as they describe a byte-level BPE with GPT-2's pre-tokeniser.
+// Hugging Face's tokenizer files, if they describe a byte-level BPE with GPT-2's pre-tokenizer.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -15,18 +15,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr char other_tokenizer[] = "only byte-level BPE as GPT-2's is supported";
+constexpr char other_tokenizer[] = "only byte-level BPE like GPT-2's is supported";
 
 const json& require(const std::string& path, const json& object, const char* key, json::value_t type,
                     const char* expected) {
     const auto it = object.find(key);
     if (it == object.end() || it->type() != type) {
-        bad_input(path, key, it == object.end() ? "nothing" : json_text(*it), expected, "check which file this is");
+        bad_input(path, key, it == object.end() ? "no value" : json_text(*it), expected, "check which file this is");
     }
     return *it;
 }
 
-// Refuses any value but those that leave GPT-2's behaviour as it is: absent, null, false, "" or `allowed`.
+// Refuses any value that would change GPT-2's behaviour: accepted are absent, null, false, "" and `allowed`.
 void refuse_other(const std::string& path, const json& object, const char* key, const json& allowed = nullptr) {
     const auto it = object.find(key);
     if (it == object.end() || it->is_null() || *it == json(false) || *it == json("") || *it == allowed) return;
@@ -36,8 +36,9 @@ void refuse_other(const std::string& path, const json& object, const char* key, 
 void place_token(const std::string& path, std::vector<std::string>& tokens, const std::string& name, int64_t id,
                  std::string bytes) {
     if (bytes.empty() || !tokens[id].empty()) {
-        bad_input(path, "token " + one_line(name), "id " + std::to_string(id) + (bytes.empty() ? "" : " again"),
-                  bytes.empty() ? "a token that is not empty" : "an id for each token", "write the file again");
+        throw InputError(path + ": token " + one_line(name) +
+                         (bytes.empty() ? " is empty" : ": id " + std::to_string(id) + " belongs to another token") +
+                         "; write the file again");
     }
     tokens[id] = std::move(bytes);
 }
@@ -49,14 +50,14 @@ bool flag(const std::string& path, const json& entry, const char* key, bool init
     return it->get<bool>();
 }
 
-// Tokens by id; `added` lies in or behind the vocabulary.
+// Tokens by id. The ids of `added` are in the vocabulary or follow it.
 struct Tokens {
     std::vector<std::string> tokens;
     std::vector<AddedToken> added;
 };
 
-// The bytes of an added token whose content is also a key of the vocabulary: the content, unless that key stands for a
-// byte or a merge's result.
+// The bytes of an added token whose content is also a key of the vocabulary: the content as plain text, unless the key
+// is the symbol of a byte or the result of a merge.
 std::string bytes_of_key(const std::string& content, const MergeList& merges) {
     const auto bytes = from_symbols(content);
     if (!bytes || *bytes == content) return content;
@@ -91,7 +92,7 @@ Tokens read_tokens(const std::string& path, const json& vocab, json entries, con
                          .normalized = flag(path, entry, "normalized", !special)});
     }
     for (const auto& [name, value] : vocab.items()) {
-        // Naming the token for a message takes longer than all else here.
+        // The token's name for a message is made only when needed: it takes longer than everything else here.
         const bool fits = value.is_number_unsigned() && value.get<uint64_t>() < tokens.size();
         const int64_t id = fits ? value.get<int64_t>()
                                 : json_integer(path, "token " + one_line(name), &value, 0, std::ssize(tokens) - 1);
@@ -103,13 +104,13 @@ Tokens read_tokens(const std::string& path, const json& vocab, json entries, con
     return {std::move(tokens), std::move(added)};
 }
 
-// What a token is called: a string, or an object with the string as its content. "" where it is neither.
+// A token's text, from a string or from an object with that string as its content. "" if it is neither.
 std::string content_of(const json& token) {
     const json& content = token.is_object() && token.contains("content") ? token["content"] : token;
     return content.is_string() ? content.get<std::string>() : "";
 }
 
-// The special tokens that tokenizer_config.json names (eos_token, pad_token, …), each as it is named there.
+// The special tokens that tokenizer_config.json names (eos_token, pad_token, …), as JSON values from there.
 std::vector<json> named_tokens(const json& config) {
     const std::vector<std::string> roles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                             "pad_token", "cls_token", "mask_token"};
@@ -125,8 +126,8 @@ std::vector<json> named_tokens(const json& config) {
     return tokens;
 }
 
-// Completes tokenizer.json's added_tokens, or what stands for it, as transformers does when it opens a tokenizer: by
-// those that tokenizer_config.json describes or names. The ones without an id get the next.
+// Adds to tokenizer.json's added_tokens, or its equivalent, those that tokenizer_config.json describes or names, as
+// transformers does when it opens a tokenizer. Those without an id get the next free one.
 void complete_added_tokens(const std::string& path, const json& config, const json& vocab, json& added) {
     int64_t size = std::ssize(vocab);
     std::set<std::string> known;
@@ -143,12 +144,12 @@ void complete_added_tokens(const std::string& path, const json& config, const js
     };
     const json described = config.value("added_tokens_decoder", json::object());
     if (!described.is_object())
-        bad_input(path, "added_tokens_decoder", json_text(described), "an object of id to token",
+        bad_input(path, "added_tokens_decoder", json_text(described), "an object that maps ids to tokens",
                   "write the file again");
     std::map<int64_t, json> by_id;  // as numbers: "100" comes after "20"
     for (const auto& [id, token] : described.items()) {
         if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos)
-            bad_input(path, "added_tokens_decoder", one_line(id), "ids", "write the file again");
+            bad_input(path, "added_tokens_decoder", one_line(id), "a token id", "write the file again");
         if (token.is_object()) by_id[std::stoll(id)] = token;
     }
     for (const auto& [id, token] : by_id) add(token);
@@ -159,8 +160,8 @@ void complete_added_tokens(const std::string& path, const json& config, const js
     }
 }
 
-// Where there is no tokenizer.json: added_tokens.json, an object of token to id, as a list like tokenizer.json's.
-// `config` says which of them are special.
+// Without a tokenizer.json: reads added_tokens.json, which maps tokens to ids, as a list like tokenizer.json's.
+// `config` tells which of them are special.
 json read_added_tokens(const std::string& path, const json& config) {
     json added = json::array();
     if (config.contains("added_tokens_decoder") || !path_exists(path)) return added;
@@ -184,7 +185,7 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file, const 
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
         refuse_other(path, model, key);
     }
-    const json& vocab = require(path, model, "vocab", json::value_t::object, "an object of token to id");
+    const json& vocab = require(path, model, "vocab", json::value_t::object, "an object that maps tokens to ids");
     const json& listed = require(path, model, "merges", json::value_t::array, "a list of merges");
     const json& cutting = require(path, file, "pre_tokenizer", json::value_t::object, "an object");
     refuse_other(path, cutting, "type", "ByteLevel");
@@ -215,7 +216,7 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file, const 
     return assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
 }
 
-// vocab.json, with merges.txt and perhaps added_tokens.json beside it.
+// Reads vocab.json with merges.txt and, if there is one, added_tokens.json beside it.
 Vocabulary read_vocab_json(const std::string& path, const json& vocab, const json& config) {
     const fs::path directory = fs::path(path).parent_path();
     json added = read_added_tokens((directory / "added_tokens.json").string(), config);
@@ -225,8 +226,8 @@ Vocabulary read_vocab_json(const std::string& path, const json& vocab, const jso
     return assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
 }
 
-// tokenizer_config.json, and the names in special_tokens_map.json where only that has them. An empty object if there
-// are none.
+// Reads tokenizer_config.json, and the names in special_tokens_map.json if only that file has them. Returns an empty
+// object if there is neither.
 json read_config(const fs::path& directory) {
     const auto read = [&](const char* name) {
         const std::string path = (directory / name).string();
@@ -251,8 +252,9 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path) {
         file = path + "/tokenizer.json";
         if (!path_exists(file)) file = path + "/vocab.json";
         if (!path_exists(file)) {
-            bad_input(path, "tokenizer", "neither tokenizer.json nor vocab.json", "a Hugging Face tokenizer",
-                      "pass a directory with one, or a merges file");
+            throw InputError(path +
+                             ": neither tokenizer.json nor vocab.json in it; pass a directory with one of them, or a "
+                             "merges file");
         }
     }
     const fs::path directory = fs::path(file).parent_path();

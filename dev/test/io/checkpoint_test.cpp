@@ -222,7 +222,7 @@ TEST_F(Checkpoints, LatestThatIsADirectoryIsRefusedByItsName) {
     const std::string checkpoint = save(100), latest = out + "/latest";
     fs::remove(latest);
     fs::copy(checkpoint, latest, fs::copy_options::recursive);
-    expect_refused([&] { mend_latest(checkpoint); }, {latest, "found a directory", "symbolic link", "move it away"});
+    expect_refused([&] { mend_latest(checkpoint); }, {latest, "a directory, not a symbolic link", "move it away"});
     EXPECT_EQ(listing(out), (std::vector<std::string>{"latest", "step_000100"}));
     fs::rename(latest, at("away"));
     mend_latest(checkpoint);

@@ -144,7 +144,7 @@ TEST_F(DatasetTest, IdsBeyondTheVocabularyAreFound) {
     const Bytes tokenizer;
     EXPECT_EQ(open_dataset(path("good.bin"), tokenizer, directory).tokens(), 100'000);
     EXPECT_CONTAINS(error_of([&] { open_dataset(path("bad.bin"), tokenizer, directory); }),
-                    "bad.bin: token 77777: found id 256, expected an id below the model's vocabulary of 256");
+                    "bad.bin: token 77777: id 256 is outside the model's vocabulary of 256");
     EXPECT_CONTAINS(error_of([&] { open_datasets(path("good.bin"), path("bad.bin"), tokenizer, directory); }),
                     "token 77777");
     EXPECT_CONTAINS(error_of([&] { open_datasets(path("bad.bin"), "", tokenizer, directory); }), "token 77777");
@@ -185,13 +185,13 @@ TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
     EXPECT_CONTAINS(both.notes[0], "1 more files: no headers");
 
     EXPECT_CONTAINS(error_of([&] { open_dataset(file, Bytes(), directory); }),
-                    "train.bin: header: found none (16-bit token ids alone, as nanoGPT's prepare.py writes them), "
-                    "expected llm.c's header, or the --tokenizer that the ids were made with; most often it is "
-                    "--tokenizer gpt2");
+                    "train.bin: no llm.c header, only 16-bit token ids as nanoGPT's prepare.py writes them; pass the "
+                    "--tokenizer that made them, usually --tokenizer gpt2");
     ids[1234] = 50257;
     write("train.bin", raw_ids(ids));
     EXPECT_CONTAINS(error_of([&] { open_dataset(file, gpt2, directory); }),
-                    "train.bin: token 1234: found id 50257 (no header: read as token ids alone), expected");
+                    "train.bin: token 1234: id 50257 is outside the model's vocabulary of 50257 (no header: all of it "
+                    "is read as token ids); ");
 }
 
 // A damaged shard, or another kind of file, is not taken for ids.
@@ -208,7 +208,7 @@ TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
     }
     std::string text;
     for (int i = 0; i < 500; i++) text += "these words are text. ";
-    refused(text, "give a text file another name than .bin");
+    refused(text, "the name of a text file must not end in .bin");
     const std::string rest = std::string(2000, 'x') + std::string(2000, '\0');
     refused("PK\3\4" + rest, "(a zip archive, such as a PyTorch checkpoint)");
     refused("\x93NUMPY" + rest, "(a NumPy array)");
@@ -272,8 +272,8 @@ TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
     const auto open = [&](const std::string& data) {
         return error_of([&] { open_datasets(data, "", Bytes(), directory); });
     };
-    EXPECT_CONTAINS(open(path("*.bon")), "*.bon: glob: found no file that matches");
-    EXPECT_CONTAINS(open(path("*")), "1 .bin files of 3");
+    EXPECT_CONTAINS(open(path("*.bon")), "*.bon: no file matches this pattern");
+    EXPECT_CONTAINS(open(path("*")), "matches 3 files, of which 1 end in .bin");
     EXPECT_CONTAINS(open(path("*.txt")), "2 text files");
     EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open failed: No such file");
     EXPECT_NO_THROW(open_dataset(path("a.*"), Bytes(), directory));
@@ -332,7 +332,7 @@ TEST_F(DatasetTest, TextIsTokenisedOnceWhileNothingChanges) {
     EXPECT_EQ(encoded(tokenizer), 2000) << "another text";
     EXPECT_EQ(text_of(open_datasets(text, "", tokenizer, path("cache")).val), std::string(200, 'd'));
     fs::resize_file(path("cache/train.bin"), 1500);
-    EXPECT_EQ(encoded(tokenizer), 1800) << "a damaged cache is made anew";
+    EXPECT_EQ(encoded(tokenizer), 1800) << "a damaged cache is written again";
     fs::remove(path("cache/val.bin"));
     EXPECT_EQ(encoded(tokenizer), 200);
     write("cache/val.json", R"({"format":"train_gpt2 token cache, version 1","shards":7})");
@@ -343,11 +343,11 @@ TEST_F(DatasetTest, TextIsTokenisedOnceWhileNothingChanges) {
 TEST_F(DatasetTest, SomeoneElsesFilesAreNotOverwritten) {
     const std::string text = write("t.txt", "some text");
     shard("train.bin", 3);
-    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not from this cache");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not written by the token cache");
     EXPECT_EQ(Shard(path("train.bin")).size(), 3);
     fs::remove(path("train.bin"));
     write("train.json", "{}");
-    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not from this cache");
+    EXPECT_CONTAINS(error_of([&] { open_datasets(text, "", Bytes(), directory); }), "not written by the token cache");
 }
 
 TEST_F(DatasetTest, LongTextBecomesSeveralShards) {

@@ -178,7 +178,7 @@ TEST_F(ModelDirectory, RefusesOtherConfigurations) {
         for (const json& value : {json(0), json(-1), json(1e18), json(1.5), json("12"), json(nullptr), json(INT64_MIN),
                                   json(UINT64_MAX), json::array({1})})
             bad(key, value, {"an integer from 1 to"});
-        bad(key, json(json::value_t::discarded), {"found nothing"});
+        bad(key, json(json::value_t::discarded), {"found no value"});
     }
     write_bytes(path, original);
     edit_config("n_inner", 16);
@@ -189,7 +189,7 @@ TEST_F(ModelDirectory, RefusesOtherConfigurations) {
     write_bytes(path, original.substr(0, original.size() / 2));
     expect_bad({path, "JSON"});
     write_bytes(path, "{\"n_layer\":1,\"n_layer\":2}");
-    expect_bad({path, "\"n_layer\" twice"});
+    expect_bad({path, "\"n_layer\" appears twice"});
     write_bytes(path, "");
     expect_bad({path, "JSON"});
     fs::remove(path);
@@ -239,9 +239,9 @@ TEST_F(ModelDirectory, ReadsTiedTensorsUnderAnyOfTheirNames) {
     EXPECT_EQ(read(), expected);
 
     store(shared);
-    expect_bad({path, second, "found nothing"});
+    expect_bad({path, second, "is missing"});
     write_safetensors(path, shared, {{second, "transformer.h.2.ln_1.weight"}});  // an alias of nothing
-    expect_bad({path, second, "found nothing"});
+    expect_bad({path, second, "is missing"});
     write_safetensors(path, only_head, {{wte, head}});
     edit_config("tie_word_embeddings", false);
     expect_bad({"config.json", "tie_word_embeddings", "found false, expected true"});
@@ -254,7 +254,7 @@ TEST_F(ModelDirectory, RefusesTensorsThatDoNotFit) {
     expect_bad({path, "transformer.wte.weight", "(128,4)", "(100,4)"});
     write_bytes(dir + "/config.json", config);
     edit_config("n_layer", 3);
-    expect_bad({path, "transformer.h.2.ln_1.weight", "found nothing", "(4)"});
+    expect_bad({path, "transformer.h.2.ln_1.weight", "is missing", "(4)"});
     edit_config("n_layer", 1);
     expect_bad({path, "transformer.h.1."});
     write_bytes(dir + "/config.json", config);
@@ -282,7 +282,7 @@ TEST_F(ModelDirectory, RefusesTensorsThatDoNotFit) {
     list = original;
     list.push_back({"wte.weight", DType::F32, {128, 4}, zeros.data()});
     store(list);
-    expect_bad({path, "wte.weight", "a second one"});
+    expect_bad({path, "wte.weight", "appears twice"});
 
     list = original;
     pick(list, "transformer.ln_f.bias").dtype = DType::I32;
@@ -303,7 +303,7 @@ TEST_F(ModelDirectory, RefusesOtherPaths) {
     write_bytes(at("other.safetensors"), "");
     expect_refused([&] { read_model_config(at("other.safetensors")); }, {"other.safetensors", "model.safetensors"});
     std::vector<float> room(ParameterTable(small).size);
-    expect_refused([&] { read_model(dir, shapes[0], room.data()); }, {dir, "configuration"});
+    expect_refused([&] { read_model(dir, shapes[0], room.data()); }, {dir, "the model changed"});
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ TEST_F(TextCache, AFlippedBitInAShardIsReportedAndMended) {
     for (const size_t byte : {size_t{0}, size_t{4}, size_t{8}, size_t{500}, size_t{1024}, good.size() - 1}) {
         write_bytes(shard, with_bit_flipped(good, 8 * byte));
         const std::string said = opened();
-        EXPECT_TRUE(said.starts_with(shard + ": ") && said.ends_with(" it is damaged: made anew from the text\n"))
+        EXPECT_TRUE(said.starts_with(shard + ": ") &&
+                    said.ends_with("the file is damaged: the text is tokenized again\n"))
             << said;
         EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
         EXPECT_TRUE(read_bytes(shard) == good) << "byte " << byte;
@@ -133,7 +134,7 @@ TEST_F(TextCache, WhatIsNoTextIsRefusedByName) {
     const auto refuse = [&](const std::string& bytes, const std::string& name, const std::string& remedy) {
         write_bytes(text, bytes + std::string(1000, 'x'));
         const std::string error = error_of([&] { open_dataset(text, *tokenizer, cache); });
-        EXPECT_EQ(error, text + ": kind: found " + name + ", expected text in UTF-8; " + remedy);
+        EXPECT_EQ(error, text + ": this is " + name + ", not UTF-8 text; " + remedy);
         EXPECT_FALSE(fs::exists(cache));
         std::ostringstream out;
         print_info(text, out);
@@ -179,12 +180,11 @@ TEST_F(TextCache, GzipIsReadAsTheTextInIt) {
         EXPECT_NE(error.find(text + ": " + part), std::string::npos) << error;
     };
     for (const size_t size : {packed.size() - 1, packed.size() - 8, packed.size() / 2, size_t{3}})
-        refused(packed.substr(0, size), "gzip data: found an end before its end, expected whole members");
-    refused(packed + "x", "gzip data: found other bytes behind it");
-    refused(with_bit_flipped(packed, 8 * (packed.size() - 8)), "gzip data: found incorrect data check");
-    refused(gzipped("\xff\xfe wide"), "kind: found UTF-16 text in gzip data");
-    refused(gzipped(std::string(257, 'n') + "ustar\0" + std::string(300, 'x')),
-            "kind: found a tar archive in gzip data");
+        refused(packed.substr(0, size), "damaged gzip data: it is cut short");
+    refused(packed + "x", "damaged gzip data: other bytes follow it");
+    refused(with_bit_flipped(packed, 8 * (packed.size() - 8)), "damaged gzip data: incorrect data check");
+    refused(gzipped("\xff\xfe wide"), "this is UTF-16 text in gzip data");
+    refused(gzipped(std::string(257, 'n') + "ustar\0" + std::string(300, 'x')), "this is a tar archive in gzip data");
 }
 
 // What the user should know about a text is reported once: where it is tokenized, and not for each of its parts.
@@ -242,7 +242,7 @@ TEST_F(TextCache, InfoVerifyComparesIt) {
     fs::remove(copy);
     EXPECT_NE(verified(run, false).find("No such file"), std::string::npos);
     write_bytes(copied_record, read_bytes(record).substr(0, 100));
-    EXPECT_NE(verified(run, false).find("data.json: JSON"), std::string::npos);
+    EXPECT_NE(verified(run, false).find("data.json: invalid JSON"), std::string::npos);
     write_bytes(copied_record, json{{"format", "train_gpt2 token cache, version 2"}, {"shards", 7}}.dump());
     verified(run, false);
 

@@ -292,12 +292,12 @@ TEST_F(TokenizerFiles, SpecialTokensThatOnlyTheConfigNamesAreAdded) {
 
 TEST_F(TokenizerFiles, BadMergesAreRefused) {
     const std::pair<std::string, const char*> cases[] = {
-        {"", "merges: found none"},
-        {"#version: 0.2\n", "merges: found none"},
+        {"", "contains no merges"},
+        {"#version: 0.2\n", "contains no merges"},
         {"a b\nqq z\n", "merge 2: found the part \"qq\""},
         {"ab c\na b\n", "merge 1: found the part \"ab\""},
-        {"a b\na b\n", "token 257: found \"ab\" again"},
-        {"a b\nb c\na bc\nab c\n", "token 259: found \"abc\" again"},
+        {"a b\na b\n", "token 257: \"ab\" is already token 256"},
+        {"a b\nb c\na bc\nab c\n", "token 259: \"abc\" is already token 258"},
         {"a b\n\nb c\n", "line 2"},
         {"ab\n", "line 1"},
         {"a b c\n", "line 1"},
@@ -315,7 +315,7 @@ TEST_F(TokenizerFiles, BadMergesAreRefused) {
 
 TEST_F(TokenizerFiles, Gpt2NeedsItsOwnMerges) {
     expect_refused([&] { load_tokenizer("gpt2", {.data_directory = root}); },
-                   {"vocab.bpe: GPT-2's merges: found no such file", "get_data.sh"});
+                   {"vocab.bpe: No such file", "GPT-2's merges", "get_data.sh"});
     const std::string merges = read_bytes("data/vocab.bpe");
     write_bytes(at("vocab.bpe"), merges.substr(0, merges.rfind('\n', merges.size() / 2) + 1));
     expect_refused([&] { load_tokenizer("gpt2", {.data_directory = root}); }, {"not GPT-2's", "get_data.sh"});
@@ -347,8 +347,8 @@ TEST_F(TokenizerFiles, BadLlmcFilesAreRefused) {
         {with_word(2, 0x7FFFFFFF), "number of tokens: found 2147483647"},
         {with_word(2, 50256), "id of end-of-text: found 50256"},
         {with_word(3, -2), "id of end-of-text: found -2"},
-        {empty_token, "token 0: found no bytes"},
-        {twice, "token 1: found \"!\" again"},
+        {empty_token, "token 0: found length 0"},
+        {twice, "token 1: \"!\" is already token 0"},
         {unmergeable, "token "},
     };
     for (const auto& [bytes, expected] : cases) {
@@ -366,20 +366,20 @@ TEST_F(TokenizerFiles, BadHuggingFaceFilesAreRefused) {
         expect_refused([&] { load_tokenizer(at("bad.json")); }, {at("bad.json") + ": " + expected});
     };
     refused([](json& f) { f["model"]["type"] = "Unigram"; }, "type: found \"Unigram\"");
-    refused([](json& f) { f["model"].erase("vocab"); }, "vocab: found nothing");
+    refused([](json& f) { f["model"].erase("vocab"); }, "vocab: found no value");
     refused([](json& f) { f["model"]["vocab"] = 7; }, "vocab: found 7");
-    refused([](json& f) { f["model"].erase("merges"); }, "merges: found nothing");
+    refused([](json& f) { f["model"].erase("merges"); }, "merges: found no value");
     refused([](json& f) { f["model"]["merges"].push_back(7); }, "merge 3: found 7");
-    refused([](json& f) { f["model"]["merges"].push_back("x y"); }, "merge 3: found \"xy\"");
-    refused([](json& f) { f["model"]["merges"].push_back("a b"); }, "merge 3: found \"ab\" again");
+    refused([](json& f) { f["model"]["merges"].push_back("x y"); }, "merge 3: \"xy\" is not in the vocabulary");
+    refused([](json& f) { f["model"]["merges"].push_back("a b"); },
+            "merge 3: \"ab\" results from an earlier merge too");
     refused([](json& f) { f["model"]["merges"] = {"ab c", "a b"}; }, "merge 1: found the part \"ab\"");
     refused([](json& f) { f["model"]["vocab"]["ab"] = -1; }, "token \"ab\": found -1");
     refused([](json& f) { f["model"]["vocab"]["ab"] = 1e300; }, "token \"ab\": found 1e+300");
     refused([](json& f) { f["model"]["vocab"]["ab"] = 300; }, "token \"ab\": found 300");
-    refused([](json& f) { f["model"]["vocab"]["ab"] = 258; }, "token \"abc\": found id 258 again");
+    refused([](json& f) { f["model"]["vocab"]["ab"] = 258; }, "token \"abc\": id 258 belongs to another token");
     refused([](json& f) { f["model"]["vocab"].erase("a"); }, "id: found 259");
-    refused([](json& f) { f["model"]["vocab"].erase("a"), f["model"]["vocab"]["abcd"] = 98; },
-            "tokens: found none for byte 97");
+    refused([](json& f) { f["model"]["vocab"].erase("a"), f["model"]["vocab"]["abcd"] = 98; }, "no token for byte 97");
     refused([](json& f) { f["model"]["vocab"][""] = 259, f["added_tokens"][1]["id"] = 260; }, "token \"\"");
     refused([](json& f) { f["added_tokens"][1]["id"] = 400; }, "id: found 400");
     refused([](json& f) { f["added_tokens"][1]["lstrip"] = 1; }, "lstrip: found 1");

@@ -117,12 +117,12 @@ TEST_F(CudaProgram, ProfileAddsUp) {
 
 TEST_F(CudaProgram, RefusesWhatIsNotThere) {
     expect_refused(training("none", {{"device", "7"}}),
-                   {"--device: number: found 7, expected 0 … 1", "./train_gpt2", "trains on the CPU"});
+                   {"--device: there is no GPU 7, only 0 … 1", "./train_gpt2", "trains on the CPU"});
     expect_refused(training("none", {{"heads", "2"}, {"channels", "520"}}),
-                   {"attention: channels of a head: found 260, expected at most 256"});
+                   {"attention: the head size 260", "limit of 256"});
 #ifndef __SANITIZE_ADDRESS__  // which reserves terabytes of addresses
     expect_refused(training("none", {{"heads", "16"}, {"channels", "2560"}}),
-                   {"host memory: available: found ", "MiB, expected ", "to read and to save the model"},
+                   {"host memory: ", "MiB available, ", "needed to read and save the model"},
                    {.memory = rlim_t{1} << 30});
 #endif
     expect_refused(training("none", {{"threads", "2"}}), {"--threads: unknown option of train;"});

@@ -155,7 +155,7 @@ TEST_F(VocabularyTest, TrainingWithMoreRowsThanTokens) {
     EXPECT_EQ(load_tokenizer(at("tuned/latest"))->name(), "byte");
     expect_done({"train", "--resume", "--out", at("tuned"), "--steps", "3"});
 
-    expect_refused(training("out", {{"vocab", "255"}}), {"--vocab", "255", "at least the 256 tokens", "byte"});
+    expect_refused(training("out", {{"vocab", "255"}}), {"--vocab: 255 is less than the 256 tokens", "byte"});
     expect_refused({"train", "--resume", "--out", at("run"), "--vocab", "301"}, {"--vocab", "301", "300"});
     expect_refused({"train", "--data", text, "--init", at("run"), "--vocab", "400"}, {"--vocab", "--init"});
 }
@@ -177,7 +177,7 @@ TEST_F(VocabularyTest, MoreTokensThanRows) {
     EXPECT_FALSE(read_samples(at("run/samples.jsonl"), 1).at(0).text.empty());
 
     write_bytes(at("bad.txt"), std::string(950, 'x') + "ab" + std::string(48, 'y'));
-    const std::vector<std::string> place = {"bad.txt", "id 256, \"ab\"", "below the model's vocabulary of 256"};
+    const std::vector<std::string> place = {"bad.txt", "id 256 (\"ab\")", "outside the model's vocabulary of 256"};
     bad["data"] = at("bad.txt"), bad["out"] = at("out");
     expect_refused(words("train", bad), [&] {
         auto parts = place;
@@ -188,7 +188,7 @@ TEST_F(VocabularyTest, MoreTokensThanRows) {
         if (data == at("bad.bin")) expect_done({"tokenize", at("bad.txt"), data, "--tokenizer", at("merges.txt")});
         expect_refused({"eval", "--from", from, "--data", data}, {data, "token 950", "id 256", "vocabulary of 256"});
     }
-    expect_refused({"generate", "--from", from, "--prompt", "cab"}, {"--prompt", "token 1", "id 256, \"ab\"", "256"});
+    expect_refused({"generate", "--from", from, "--prompt", "cab"}, {"--prompt", "token 1", "id 256 (\"ab\")", "256"});
     expect_warned({"eval", "--from", from, "--data", text, "--tokenizer", at("merges.txt")},
                   "258 tokens and the model has 256");
 }
