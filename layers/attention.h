@@ -14,7 +14,7 @@ template <class T>
 void attention_forward(Reference<T>&, T* out, T* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C,
                        int64_t NH) {
     const int64_t hs = C / NH;
-    const T scale = 1 / std::sqrt(static_cast<T>(hs));
+    const T scale = 1 / std::sqrt(T(hs));
     std::vector<T> scores(static_cast<size_t>(seq));
     for (int64_t b = 0; b < B; ++b)
         for (int64_t h = 0; h < NH; ++h)
@@ -49,7 +49,7 @@ template <class T>
 void attention_backward(Reference<T>&, T* dqkv, const T* dout, const T* out, const T* qkv, const T* logsumexp,
                         int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const int64_t hs = C / NH;
-    const T scale = 1 / std::sqrt(static_cast<T>(hs));
+    const T scale = 1 / std::sqrt(T(hs));
     for (int64_t i = 0; i < B * seq * 3 * C; ++i) dqkv[i] = 0;
     for (int64_t b = 0; b < B; ++b)
         for (int64_t h = 0; h < NH; ++h)

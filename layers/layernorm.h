@@ -21,14 +21,14 @@ void layernorm_forward(Reference<A>&, S* out, A* mean, A* rstd, const S* inp, co
     for (int64_t row = 0; row < N; ++row) {
         const S* x = inp + row * C;
         A m = 0, variance = 0;
-        for (int64_t c = 0; c < C; ++c) m += static_cast<A>(x[c]);
-        m /= static_cast<A>(C);
-        for (int64_t c = 0; c < C; ++c) variance += (static_cast<A>(x[c]) - m) * (static_cast<A>(x[c]) - m);
-        variance /= static_cast<A>(C);
+        for (int64_t c = 0; c < C; ++c) m += A(x[c]);
+        m /= A(C);
+        for (int64_t c = 0; c < C; ++c) variance += (A(x[c]) - m) * (A(x[c]) - m);
+        variance /= A(C);
         const A r = 1 / std::sqrt(variance + eps);
         for (int64_t c = 0; c < C; ++c) {
-            const A w = weight ? static_cast<A>(weight[c]) : A(1), b = bias ? static_cast<A>(bias[c]) : A(0);
-            out[row * C + c] = static_cast<S>((static_cast<A>(x[c]) - m) * r * w + b);
+            const A w = weight ? A(weight[c]) : A(1), b = bias ? A(bias[c]) : A(0);
+            out[row * C + c] = S((A(x[c]) - m) * r * w + b);
         }
         mean[row] = m;
         rstd[row] = r;
@@ -41,8 +41,7 @@ template <class A, class S>
 void residual_layernorm_forward(Reference<A>& dev, S* residual, S* out, A* mean, A* rstd, const S* inp, const S* branch,
                                 const std::type_identity_t<S>* weight, const std::type_identity_t<S>* bias, int64_t N,
                                 int64_t C, std::type_identity_t<A> eps = A(1e-5)) {
-    for (int64_t i = 0; i < N * C; ++i)
-        residual[i] = static_cast<S>(static_cast<A>(inp[i]) + static_cast<A>(branch[i]));
+    for (int64_t i = 0; i < N * C; ++i) residual[i] = S(A(inp[i]) + A(branch[i]));
     layernorm_forward(dev, out, mean, rstd, residual, weight, bias, N, C, eps);
 }
 
@@ -56,28 +55,24 @@ void layernorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_
                         std::type_identity_t<S>* dbias, const S* dout, const S* inp,
                         const std::type_identity_t<S>* weight, const A* mean, const A* rstd,
                         const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
-    const auto norm = [&](int64_t row, int64_t c) {
-        return (static_cast<A>(inp[row * C + c]) - mean[row]) * rstd[row];
-    };
-    const auto dy = [&](int64_t row, int64_t c) { return static_cast<A>(dout[row * C + c]); };
-    const auto dnorm = [&](int64_t row, int64_t c) {
-        return weight ? dy(row, c) * static_cast<A>(weight[c]) : dy(row, c);
-    };
+    const auto norm = [&](int64_t row, int64_t c) { return (A(inp[row * C + c]) - mean[row]) * rstd[row]; };
+    const auto dy = [&](int64_t row, int64_t c) { return A(dout[row * C + c]); };
+    const auto dnorm = [&](int64_t row, int64_t c) { return weight ? dy(row, c) * A(weight[c]) : dy(row, c); };
     for (int64_t c = 0; c < C; ++c) {
         A dw = 0, db = 0;
         for (int64_t row = 0; row < N; ++row) dw += dy(row, c) * norm(row, c), db += dy(row, c);
-        if (dweight) dweight[c] = static_cast<S>(static_cast<A>(dweight[c]) + dw);
-        if (dbias) dbias[c] = static_cast<S>(static_cast<A>(dbias[c]) + db);
+        if (dweight) dweight[c] = S(A(dweight[c]) + dw);
+        if (dbias) dbias[c] = S(A(dbias[c]) + db);
     }
     for (int64_t row = 0; dinp && row < N; ++row) {
         A mean_dnorm = 0, mean_dnorm_norm = 0;
         for (int64_t c = 0; c < C; ++c) mean_dnorm += dnorm(row, c), mean_dnorm_norm += dnorm(row, c) * norm(row, c);
-        mean_dnorm /= static_cast<A>(C);
-        mean_dnorm_norm /= static_cast<A>(C);
+        mean_dnorm /= A(C);
+        mean_dnorm_norm /= A(C);
         for (int64_t c = 0; c < C; ++c) {
-            const A past = dresidual ? static_cast<A>(dresidual[row * C + c]) : A(0);
+            const A past = dresidual ? A(dresidual[row * C + c]) : A(0);
             const A dx = rstd[row] * (dnorm(row, c) - mean_dnorm - norm(row, c) * mean_dnorm_norm);
-            dinp[row * C + c] = static_cast<S>(past + dx);
+            dinp[row * C + c] = S(past + dx);
         }
     }
 }

@@ -16,11 +16,11 @@ void rmsnorm_forward(Reference<A>&, S* out, A* rrms, const S* inp, const std::ty
     for (int64_t row = 0; row < N; ++row) {
         const S* x = inp + row * C;
         A squares = 0;
-        for (int64_t c = 0; c < C; ++c) squares += static_cast<A>(x[c]) * static_cast<A>(x[c]);
-        const A r = 1 / std::sqrt(squares / static_cast<A>(C) + eps);
+        for (int64_t c = 0; c < C; ++c) squares += A(x[c]) * A(x[c]);
+        const A r = 1 / std::sqrt(squares / A(C) + eps);
         for (int64_t c = 0; c < C; ++c) {
-            const A norm = static_cast<A>(static_cast<S>(static_cast<A>(x[c]) * r));
-            out[row * C + c] = static_cast<S>(weight ? norm * static_cast<A>(weight[c]) : norm);
+            const A norm = A(S(A(x[c]) * r));
+            out[row * C + c] = S(weight ? norm * A(weight[c]) : norm);
         }
         rrms[row] = r;
     }
@@ -32,8 +32,7 @@ template <class A, class S>
 void residual_rmsnorm_forward(Reference<A>& dev, S* residual, S* out, A* rrms, const S* inp, const S* branch,
                               const std::type_identity_t<S>* weight, int64_t N, int64_t C,
                               std::type_identity_t<A> eps = A(1e-6)) {
-    for (int64_t i = 0; i < N * C; ++i)
-        residual[i] = static_cast<S>(static_cast<A>(inp[i]) + static_cast<A>(branch[i]));
+    for (int64_t i = 0; i < N * C; ++i) residual[i] = S(A(inp[i]) + A(branch[i]));
     rmsnorm_forward(dev, out, rrms, residual, weight, N, C, eps);
 }
 
@@ -45,23 +44,21 @@ template <class A, class S>
 void rmsnorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight, const S* dout,
                       const S* inp, const std::type_identity_t<S>* weight, const A* rrms,
                       const std::type_identity_t<S>* dresidual, int64_t N, int64_t C) {
-    const auto norm = [&](int64_t row, int64_t c) { return static_cast<A>(inp[row * C + c]) * rrms[row]; };
-    const auto dy = [&](int64_t row, int64_t c) { return static_cast<A>(dout[row * C + c]); };
-    const auto dnorm = [&](int64_t row, int64_t c) {
-        return weight ? dy(row, c) * static_cast<A>(weight[c]) : dy(row, c);
-    };
+    const auto norm = [&](int64_t row, int64_t c) { return A(inp[row * C + c]) * rrms[row]; };
+    const auto dy = [&](int64_t row, int64_t c) { return A(dout[row * C + c]); };
+    const auto dnorm = [&](int64_t row, int64_t c) { return weight ? dy(row, c) * A(weight[c]) : dy(row, c); };
     for (int64_t c = 0; dweight && c < C; ++c) {
         A dw = 0;
         for (int64_t row = 0; row < N; ++row) dw += dy(row, c) * norm(row, c);
-        dweight[c] = static_cast<S>(static_cast<A>(dweight[c]) + dw);
+        dweight[c] = S(A(dweight[c]) + dw);
     }
     for (int64_t row = 0; dinp && row < N; ++row) {
         A mean_dnorm_norm = 0;
         for (int64_t c = 0; c < C; ++c) mean_dnorm_norm += dnorm(row, c) * norm(row, c);
-        mean_dnorm_norm /= static_cast<A>(C);
+        mean_dnorm_norm /= A(C);
         for (int64_t c = 0; c < C; ++c) {
-            const A past = dresidual ? static_cast<A>(dresidual[row * C + c]) : A(0);
-            dinp[row * C + c] = static_cast<S>(past + rrms[row] * (dnorm(row, c) - norm(row, c) * mean_dnorm_norm));
+            const A past = dresidual ? A(dresidual[row * C + c]) : A(0);
+            dinp[row * C + c] = S(past + rrms[row] * (dnorm(row, c) - norm(row, c) * mean_dnorm_norm));
         }
     }
 }
