@@ -1,5 +1,5 @@
 // Checkpoints: whole or not at all, whatever happens while one is saved.
-#include "io/model/checkpoint.h"
+#include "dev/test/io/checkpoint_files.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,32 +10,12 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "dev/test/io/model_files.h"
-
 namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
 
-const GPT2Config small{.context = 8, .vocab = 128, .layers = 2, .heads = 2, .channels = 4};
-
-class Checkpoints : public ModelFiles {
-protected:
-    std::string save(int64_t step, int64_t keep = 0, float scale = 1) {
-        std::vector<float> values = random_parameters(small);
-        for (float& v : values) v *= scale;
-        state.step = step;
-        return save_checkpoint(out, small, values.data(), FakeTokenizer(),
-                               {{"adam_m", m.data(), 3}, {"adam_v", v_.data(), 4}}, state, keep);
-    }
-    const std::string out = at("out");
-    TrainerState state{.step = 0,
-                       .position = 7,
-                       .seconds = 0.1 + 0.2,
-                       .best_val_loss = 1.0 / 3,
-                       .options = R"({"lr":0.001,"model":"tiny"})"};
-    std::vector<float> m = {1, 2, 3}, v_ = {4, 5, NAN, 7};
-};
+class Checkpoints : public CheckpointFiles {};
 
 TEST_F(Checkpoints, HoldEverything) {
     const std::string checkpoint = save(500);

@@ -5,8 +5,7 @@
 #include <random>
 #include <sstream>
 
-#include "dev/test/io/model_files.h"
-#include "io/model/checkpoint.h"
+#include "dev/test/io/checkpoint_files.h"
 #include "program/info.h"
 #include "io/model/hugging_face.h"
 #include "program/options.h"
@@ -18,18 +17,8 @@ using nlohmann::json;
 
 namespace {
 
-const GPT2Config small{.context = 8, .vocab = 128, .layers = 2, .heads = 2, .channels = 4};
-
-class CheckpointBytes : public ModelFiles {
+class CheckpointBytes : public CheckpointFiles {
 protected:
-    std::string save(int64_t step) {
-        const std::vector<float> values = random_parameters(small);
-        std::vector<float> m = {1, 2, 3}, v = {4, 5, 6, 7};
-        TrainerState state{.step = step, .position = 7, .seconds = 0.5, .best_val_loss = 1.5, .options = R"({"lr":1})"};
-        state.losses = {2.5, 1.25}, state.norms = {1, 0.5};
-        return save_checkpoint(out, small, values.data(), FakeTokenizer(),
-                               {{"adam_m", m.data(), 3}, {"adam_v", v.data(), 4}}, state, 0);
-    }
     std::string resumed() {
         std::vector<std::string> passed_over;
         const auto found = checkpoint_to_resume(out, passed_over);
@@ -41,7 +30,6 @@ protected:
         EXPECT_EQ(verify_files(out, text), intact) << text.str();
         return text.str();
     }
-    const std::string out = at("out");
 };
 
 // A bit of every byte of the small files; of the large ones every kind of byte: header length, header, padding, data.
@@ -158,9 +146,10 @@ const std::vector<std::string> bad_names = {"../secret", "/etc/passwd", "..",  "
 TEST_F(CheckpointBytes, NamesInTrainerStateStayBesideIt) {
     const std::string checkpoint = save(100), file = checkpoint + "/trainer_state.json";
     for (const std::string& name : bad_names) {
-        json state = {{"step", 1}, {"position", 0}, {"seconds", 0}, {"best_val_loss", 0}, {"options", json::object()}};
-        state["files"] = {{name, {{"bytes", 1}, {"crc32", 1}}}};
-        write_bytes(file, state.dump());
+        json trainer = {
+            {"step", 1}, {"position", 0}, {"seconds", 0}, {"best_val_loss", 0}, {"options", json::object()}};
+        trainer["files"] = {{name, {{"bytes", 1}, {"crc32", 1}}}};
+        write_bytes(file, trainer.dump());
         expect_refused([&] { verify_checkpoint(checkpoint); }, {file, "files", "the name of a file beside it"});
     }
 }
