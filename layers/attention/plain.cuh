@@ -9,6 +9,7 @@
 namespace attention_plain {
 
 constexpr int threads = 128, depth = 16;
+constexpr float log2e = 1.44269504f, ln2 = 0.693147181f;  // the hardware computes powers of 2
 // Positions that a block has in registers, and rows that a tile of shared memory has.
 template <int LANES>
 constexpr int rows = threads / LANES;
@@ -80,7 +81,7 @@ __device__ __forceinline__ int warp_first(const BlockTile& tile) {
     return tile.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
 }
 
-// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs), as the hardware has powers of 2.
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs).
 // The sums are kept relative to e^largest, the largest score so far.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 4)
@@ -122,7 +123,6 @@ __global__ void __launch_bounds__(threads, 4)
     }
     if (t >= seq) return;
     store_row<LANES>(out + tile.out + t * C, o, hs, 1 / sum);
-    constexpr float ln2 = 0.693147181f;
     if (threadIdx.x % LANES == 0) logsumexp[tile.head * seq + t] = largest * ln2 + logf(sum);
 }
 
@@ -147,7 +147,6 @@ __global__ void __launch_bounds__(threads, 3)
     dq_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
               const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
               int64_t heads, float scale) {
-    constexpr float log2e = 1.44269504f;
     __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
     const BlockTile tile = block_tile(true, rows<LANES>, seq, C, NH, hs, heads);
@@ -185,7 +184,6 @@ __global__ void __launch_bounds__(threads, 2)
     dkv_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
                const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
                int64_t heads, float scale) {
-    constexpr float log2e = 1.44269504f;
     __shared__ __align__(16) float q[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float dy[rows<LANES>][width<LANES>];
     __shared__ float log_sum[rows<LANES>];
@@ -246,7 +244,7 @@ unsigned blocks(int64_t heads, int64_t seq) {
 template <class T>
 void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const int64_t hs = C / NH, heads = B * NH;
-    const float factor = 1.44269504f / std::sqrt(static_cast<float>(hs));
+    const float factor = log2e / std::sqrt(static_cast<float>(hs));
     for_head_size(hs, [&]<int LANES>() {
         LAUNCH((forward_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, out, logsumexp, qkv,
                static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, factor);
