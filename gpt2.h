@@ -170,7 +170,7 @@ public:
             apply_update(of_step, params.use_muon);
             round_parameters(of_step, status.get());
             for (const Parameter& p : table.rows)
-                if (!p.gradient_is_product) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+                if (!p.gradient_is_matmul) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
         });
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));

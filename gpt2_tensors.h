@@ -51,9 +51,9 @@ enum class Init { zeros, ones, normal, residual_projection };  // N(0, 0.02²), 
 struct Parameter : Tensor {
     Init init = Init::zeros;
     bool per_layer = false;
-    bool gradient_is_product = false;  // the first write to it is a matmul of the backward pass
-    bool hf_transposed = false;        // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
-    std::string hf;                    // Hugging Face's name below "transformer."; '#' stands for the block's number
+    bool gradient_is_matmul = false;  // the first write to it is a matmul of the backward pass
+    bool hf_transposed = false;       // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
+    std::string hf;                   // Hugging Face's name below "transformer."; '#' stands for the block's number
 
     bool decay() const { return shape.size() == 2; }              // weight decay applies to matrices only
     bool muon() const { return per_layer && shape.size() == 2; }  // Muon, if it is the optimizer, updates these
@@ -77,7 +77,7 @@ struct ParameterTable {
             p.name = name, p.shape = std::move(shape), p.init = init, p.hf = hf, p.offset = size;
             p.per_layer = p.hf.find('#') != std::string::npos;
             p.hf_transposed = p.per_layer && p.shape.size() == 2;
-            p.gradient_is_product = p.hf_transposed || p.name == "wte";
+            p.gradient_is_matmul = p.hf_transposed || p.name == "wte";
             p.copies = p.per_layer ? c.layers : 1;
             p.stride = p.piece();
             size += p.copies * p.stride;

@@ -95,13 +95,13 @@ public:
             const auto qkv = random_floats(B * T * 3 * C, 1), out = random_floats(B * T * C, 2),
                        lse = random_floats(B * NH * T, 3);
             const auto dout = random_floats(B * T * C, 4), dqkv = random_floats(B * T * 3 * C, 5);
-            const double one_product = prod(B * NH, T, T + 1, hs);
+            const double one_matmul = prod(B * NH, T, T + 1, hs);
             Cpu dev;
             const auto forward = [&] { attention_forward(dev, out.get(), lse.get(), qkv.get(), B, T, C, NH); };
             forward();  // the backward reads what it makes
-            table.layer({name + " forward", Unit::flops, 2 * one_product, forward},
+            table.layer({name + " forward", Unit::flops, 2 * one_matmul, forward},
                         spaced("attention_forward", {B, T, NH, hs}));
-            table.layer({name + " backward", Unit::flops, 5 * one_product,
+            table.layer({name + " backward", Unit::flops, 5 * one_matmul,
                          [&] {
                              attention_backward(dev, dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(), B, T, C,
                                                 NH);

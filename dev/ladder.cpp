@@ -38,10 +38,10 @@ std::vector<int64_t> default_shape() {
 }
 
 // In double, which no sizes overflow.
-double product_of(const std::vector<int64_t>& sizes) {
-    double elements = 1;
-    for (const int64_t size : sizes) elements *= static_cast<double>(size);
-    return elements;
+double elements(const std::vector<int64_t>& sizes) {
+    double count = 1;
+    for (const int64_t size : sizes) count *= static_cast<double>(size);
+    return count;
 }
 
 std::optional<int64_t> positive(const std::string& text) {
@@ -94,7 +94,7 @@ Ladder::Ladder(int argc, char** argv) : shape_(default_shape()), available_(avai
         if (option == "--rung") rung_ = argv[i];
         if (option == "--csv") csv_ = argv[i];
     }
-    if (product_of(shape_) > 0x1p60) refuse_shape();  // so that no product of some of them overflows
+    if (elements(shape_) > 0x1p60) refuse_shape();  // so that no product of some of them overflows
     if (!csv_.empty() && !std::ofstream(csv_, std::ios::app))
         throw InputError("--csv: " + csv_ + ": cannot be written");
 }
@@ -106,9 +106,9 @@ void Ladder::refuse_shape() const {
 
 // How many elements, if there is memory for them.
 int64_t Ladder::count(std::initializer_list<int64_t> sizes, double bytes_each) {
-    memory_ += product_of(sizes) * bytes_each;
+    memory_ += elements(sizes) * bytes_each;
     if (memory_ > static_cast<double>(available_)) refuse_shape();
-    return static_cast<int64_t>(product_of(sizes));
+    return static_cast<int64_t>(elements(sizes));
 }
 
 Values& Ladder::tensor(const char* name, std::initializer_list<int64_t> sizes) {

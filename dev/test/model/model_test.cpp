@@ -160,7 +160,7 @@ TEST(Model, TheFirstBatchAfterAnUpdateOverwritesGradients) {
     const Batch batch(tiny);
     Trial<Cpu> added(tiny, parameters), written(tiny, parameters);
     for (const Parameter& p : written.model.table.rows)
-        if (p.gradient_is_product)  // but for wte's padding, which nothing writes
+        if (p.gradient_is_matmul)  // but for wte's padding, which nothing writes
             std::fill_n(written.model.gradients.get() + p.offset,
                         p.per_layer ? p.copies * p.stride : tiny.config.vocab * tiny.config.channels, NAN);
     added.model.accumulate = true;

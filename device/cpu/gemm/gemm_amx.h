@@ -73,8 +73,8 @@ inline void configure() {
 // c (32,32) [+]= a · b over `steps` of 32 in K; a and b hold two tiles per step and plane. meanwhile() is called after
 // the matmuls of each pair of planes.
 template <int planes, class F>
-void multiply_tiles(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
-                    const F& meanwhile) {
+void multiply_whole_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
+                          const F& meanwhile) {
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile_side * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
@@ -128,7 +128,7 @@ template <int planes, class F>
 void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                     int64_t rows, int64_t columns, const F& meanwhile) {
     if (rows == block_side && columns == block_side)
-        return multiply_tiles<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
+        return multiply_whole_block<planes>(steps, a, b, c, ldc, accumulate, meanwhile);
     alignas(64) float block[block_side * block_side];
     const auto copy = [&](float* to, int64_t to_row, const float* from, int64_t from_row) {
         for (int64_t i = 0; i < rows; ++i)
@@ -137,7 +137,7 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     };
     std::fill_n(block, block_side * block_side, 0.0f);
     if (accumulate) copy(block, block_side, c, ldc);
-    multiply_tiles<planes>(steps, a, b, block, block_side, true, meanwhile);
+    multiply_whole_block<planes>(steps, a, b, block, block_side, true, meanwhile);
     copy(c, ldc, block, block_side);
 }
 
