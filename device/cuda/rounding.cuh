@@ -1,28 +1,9 @@
 // Conversion between fp32 and bf16 on the Cuda device, rounding to nearest or stochastically.
 #pragma once
 
-#include <array>
-
 #include "device/cuda/common.cuh"
+#include "device/random.h"
 #include "device/update.h"
-
-// Philox4x32-10 (Salmon, Moraes, Dror & Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"): 128 random bits
-// that are a function of counter and key alone.
-struct Philox {
-    unsigned x[4];
-};
-__host__ __device__ constexpr Philox philox(Philox counter, uint64_t key) {
-    unsigned key0 = static_cast<unsigned>(key), key1 = static_cast<unsigned>(key >> 32);
-    unsigned(&x)[4] = counter.x;
-    for (int round = 0; round < 10; ++round) {
-        const uint64_t a = uint64_t{0xD2511F53} * x[0], b = uint64_t{0xCD9E8D57} * x[2];
-        const unsigned x1 = x[1], x3 = x[3];
-        x[0] = static_cast<unsigned>(b >> 32) ^ x1 ^ key0, x[1] = static_cast<unsigned>(b);
-        x[2] = static_cast<unsigned>(a >> 32) ^ x3 ^ key1, x[3] = static_cast<unsigned>(a);
-        key0 += 0x9E3779B9, key1 += 0xBB67AE85;
-    }
-    return counter;
-}
 
 // Adds 16 random bits to x and returns the upper 16 bits: |x| is rounded up with a probability equal to the fraction
 // that bf16 cannot hold. Values that bf16 holds, infinity among them, do not change; NaN stays NaN.
@@ -44,10 +25,7 @@ __global__ void __launch_bounds__(elements_block)
     if (is_skipped(status)) return;
     const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
     if (first >= n) return;
-    const uint64_t index = static_cast<uint64_t>(first / 8), step = static_cast<uint64_t>(params->step);
-    const Philox random = philox({{static_cast<unsigned>(index), static_cast<unsigned>(index >> 32),
-                                   static_cast<unsigned>(step), static_cast<unsigned>(step >> 32)}},
-                                 params->rounding_seed);
+    const Philox random = Random{params->rounding_seed, Purpose::rounding, params->step}.bits(first / 8);
     const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
     if (PACKED && first + 8 <= n) {
         float x[8];

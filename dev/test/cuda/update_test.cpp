@@ -193,18 +193,6 @@ TEST(CudaAdamW, LeftOutWhereTheStepIsNotApplied) {
 }
 
 // --- rounding
-// The vectors that its authors publish with it (Random123, kat_vectors).
-TEST(Philox, KnownAnswers) {
-    const auto expect = [](Philox counter, uint64_t key, const std::vector<unsigned>& answer) {
-        const Philox got = philox(counter, key);
-        EXPECT_EQ(std::vector<unsigned>(got.x, got.x + 4), answer);
-    };
-    expect({{0, 0, 0, 0}}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-    expect({{~0u, ~0u, ~0u, ~0u}}, ~uint64_t{0}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-    expect({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0x299f31d0a4093822,
-           {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
-}
-
 std::vector<bf16> rounded(Cuda& dev, const std::vector<float>& x, uint64_t seed, int64_t step, int64_t offset = 0) {
     const auto n = static_cast<int64_t>(x.size());
     const auto in = cuda_allocate<float>(n + offset);
