@@ -6,6 +6,7 @@
 
 #include "dev/bench_rows.h"
 #include "gpt2.h"
+#include "gpt2_init.h"
 
 struct Step {
     std::string name;

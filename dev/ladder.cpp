@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "gpt2_init.h"
+#include "device/random.h"
 #include "io/file/error.h"
 #include "program/memory_plan.h"
 
@@ -122,9 +122,9 @@ Values& Ladder::tensor(const char* name, std::initializer_list<int64_t> sizes) {
 }
 
 void Ladder::fill(Values& t, double low, double high) {
-    ++seed_;
+    const Random random{++seed_, Purpose::parameters};
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < t.size; ++i) t.exact[i] = low + (high - low) * uniform(seed_, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < t.size; ++i) t.exact[i] = low + (high - low) * random.uniform(static_cast<uint64_t>(i));
     round(t);
 }
 
@@ -165,9 +165,8 @@ float* Ladder::scratch(std::initializer_list<int64_t> sizes) {
 
 std::vector<int32_t> Ladder::tokens(int64_t count, int64_t vocabulary) {
     std::vector<int32_t> tokens(static_cast<size_t>(count));
-    ++seed_;
-    for (size_t i = 0; i < tokens.size(); ++i)
-        tokens[i] = static_cast<int32_t>(uniform(seed_, i) * static_cast<double>(vocabulary));
+    const Random random{++seed_, Purpose::sampling};
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random.below(vocabulary, i));
     return tokens;
 }
 

@@ -151,7 +151,8 @@ void run_generate(const Options& options) {
     const Sampling sampling{
         .temperature = options.temperature, .top_k = options.top_k, .ids = loaded.tokenizer->vocab()};
     std::fwrite(prompt.text.data(), 1, prompt.text.size(), stdout);
-    generate(*loaded.model, prompt.ids, options.tokens, sampling, static_cast<uint64_t>(options.seed), [&](int32_t id) {
+    const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling};
+    generate(*loaded.model, prompt.ids, options.tokens, sampling, random, [&](int32_t id) {
         const std::string_view bytes = loaded.tokenizer->token(id);
         std::fwrite(bytes.data(), 1, bytes.size(), stdout);
         std::fflush(stdout);

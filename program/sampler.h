@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <random>
 #include <vector>
 
 #include "gpt2_model.h"
+#include "device/random.h"
 #include "io/file/error.h"
 
 struct Sampling {
@@ -17,9 +17,9 @@ struct Sampling {
     int64_t ids = 0;           // samples ids below this, the tokenizer's size; 0: all ids of the model
 };
 
-// Draws one token from softmax(logits / temperature) over the top_k likeliest of the allowed ids; ties go to the
-// smaller id.
-inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, std::mt19937_64& random) {
+// Draws one token from softmax(logits / temperature) over the top_k likeliest of the allowed ids, by a random number in
+// (0,1); ties go to the smaller id.
+inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, double random) {
     const auto likelier = [&](int32_t a, int32_t b) {
         const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
         return x != y ? x > y : a < b;
@@ -37,17 +37,15 @@ inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sa
     double total = 0;
     for (size_t i = 0; i < ids.size(); ++i)
         cumulative[i] = total += std::exp((logits[static_cast<size_t>(ids[i])] - largest) / sampling.temperature);
-    const double drawn = static_cast<double>(random() >> 11) * 0x1p-53 * total;
-    const size_t at =
-        static_cast<size_t>(std::upper_bound(cumulative.begin(), cumulative.end(), drawn) - cumulative.begin());
+    const size_t at = static_cast<size_t>(std::upper_bound(cumulative.begin(), cumulative.end(), random * total) -
+                                          cumulative.begin());
     return ids[std::min(at, ids.size() - 1)];
 }
 
 // Appends `count` tokens to `tokens`, each sampled from the model given the last `context` ones; `emit` is called with
 // each. Throws CheckFailed if the logits are not finite.
-inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling, uint64_t seed,
-                     const std::function<void(int32_t)>& emit) {
-    std::mt19937_64 random(seed);
+inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling,
+                     const Random& random, const std::function<void(int32_t)>& emit) {
     std::vector<float> logits(static_cast<size_t>(model.config.vocab));
     for (int64_t i = 0; i < count; ++i) {
         const int64_t length = std::min<int64_t>(static_cast<int64_t>(tokens.size()), model.config.context);
@@ -56,7 +54,7 @@ inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, c
             throw CheckFailed("the logits of token " + std::to_string(i + 1) +
                               ": found NaN or infinity, expected numbers; the weights are numbers, but what is "
                               "computed from them overflows: use another checkpoint");
-        tokens.push_back(sample_token(logits, sampling, random));
+        tokens.push_back(sample_token(logits, sampling, random.uniform(static_cast<uint64_t>(i))));
         emit(tokens.back());
     }
 }

@@ -202,8 +202,14 @@ Options TrainingRun::saved_options() const {
     return before;
 }
 
-// Warns if a resumed run has other data than before, unless a changed text has been reported already.
+// Warns if a resumed run has other data than before, unless a changed text has been reported already, or has them in
+// another order.
 void TrainingRun::check_data() {
+    const int64_t order_before = std::exchange(state.data_order, BatchSampler::order_version);
+    if (!checkpoint.empty() && order_before != BatchSampler::order_version)
+        warn(checkpoint +
+             ": saved by another version of this program, which draws the training data in another order; the result "
+             "differs from that of an uninterrupted run");
     const int64_t before = std::exchange(state.data, fingerprint(data));
     const bool reported = data.train.remade || data.val.remade;
     if (before < 0 || before == state.data || reported || options.given("data") || options.given("val")) return;
@@ -288,8 +294,9 @@ std::vector<int32_t> TrainingRun::sample_start() const {
 void TrainingRun::sample() {
     progress->clear();
     std::string text;
-    generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()},
-             static_cast<uint64_t>(options.seed + state.step), [&](int32_t id) {
+    const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling, state.step};
+    generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()}, random,
+             [&](int32_t id) {
                  text += tokenizer->token(id);
                  pause();
              });

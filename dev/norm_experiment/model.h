@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <numbers>
 #include <string>
 #include <vector>
 
-#include "gpt2_init.h"
 #include "layers/layers.h"
 #include "layers/rmsnorm_cpu.h"
 
@@ -24,6 +25,16 @@ struct Shape {
 };
 
 using Buffer = std::vector<float>;
+
+// A number in (0,1) that depends on (seed, index) only: splitmix64 (Steele, Lea & Flood 2014), with which results.csv
+// was made.
+inline double uniform(uint64_t seed, uint64_t index) {
+    uint64_t z = seed * 0xd1342543de82ef95u + (index + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (static_cast<double>(z >> 11) + 0.5) * 0x1p-53;
+}
 
 // A stretch of the flat parameters.
 struct Part {

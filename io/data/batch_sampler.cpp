@@ -1,30 +1,12 @@
 #include "io/data/batch_sampler.h"
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 #include <utility>
 
 #include "io/file/error.h"
+#include "device/random.h"
 
 namespace {
-
-// SplitMix64's step: turns (seed, epoch, stream) into seeds that have nothing in common.
-uint64_t mix(uint64_t a, uint64_t b) {
-    uint64_t z = a + (b + 1) * 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
-// 0 … size-1, shuffled. Not std::shuffle, whose result is each library's own. The remainder's bias is below
-// 2^-32.
-void shuffle(std::vector<uint32_t>& order, int64_t size, uint64_t seed) {
-    order.resize(static_cast<size_t>(size));
-    std::iota(order.begin(), order.end(), 0u);
-    std::mt19937_64 random(seed);
-    for (uint64_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random() % i]);
-}
 
 // One row: `length` ids, and the same moved on by one.
 void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
@@ -101,13 +83,11 @@ struct BatchSampler::State {
     int64_t slot = 0;   // in stream_order: the current stream
     int64_t drawn = 0;  // of block_order
 
-    uint64_t seed_of(int64_t in_epoch, int64_t stream) const { return mix(mix(seed, in_epoch), stream); }
-
     // Where the blocks of a stream begin in an epoch: anywhere in the first `seq` tokens that leaves room for
     // a block.
     int64_t shift(int64_t in_epoch, int64_t stream) const {
         const int64_t choices = std::min(seq, streams[stream].size() - seq);
-        return static_cast<int64_t>(mix(seed_of(in_epoch, stream), 1) % static_cast<uint64_t>(choices));
+        return static_cast<int64_t>(Random{seed, Purpose::block_shift, in_epoch}.below(choices, stream));
     }
     int64_t blocks(int64_t in_epoch, int64_t stream) const {
         return (streams[stream].size() - 1 - shift(in_epoch, stream)) / seq;
@@ -119,11 +99,12 @@ struct BatchSampler::State {
     }
     void enter_epoch(int64_t new_epoch) {
         epoch = new_epoch;
-        shuffle(stream_order, std::ssize(streams), mix(mix(seed, epoch), UINT64_MAX));
+        shuffled(stream_order, std::ssize(streams), {seed, Purpose::shard_order, epoch});
     }
     void enter_stream(int64_t new_slot) {
         slot = new_slot, drawn = 0;
-        shuffle(block_order, blocks(epoch, stream_order[slot]), seed_of(epoch, stream_order[slot]));
+        const uint64_t stream = stream_order[slot];
+        shuffled(block_order, blocks(epoch, stream), {seed, Purpose::block_order, epoch}, stream << 32);
     }
     // So that there always is a next block, and epoch() is its epoch.
     void move_on() {

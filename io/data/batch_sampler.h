@@ -12,6 +12,8 @@
 // shorter than a block are joined with their neighbours, and blocks run over their ends.
 class BatchSampler {
 public:
+    // Saved in checkpoints. A change of the order of blocks needs a new version. Version 1 was that of mt19937_64.
+    static constexpr int64_t order_version = 2;
     // Throws InputError if the dataset holds no block, which is seq + 1 tokens.
     BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
     // x (B,T), y (B,T): y is x shifted by one token. Blocks fill rows in the order of drawing.

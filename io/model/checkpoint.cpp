@@ -57,6 +57,7 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
                                          {"evaluated", state.evaluated},
                                          {"sampled", state.sampled},
                                          {"data", state.data},
+                                         {"data_order", state.data_order},
                                          {"losses", state.losses},
                                          {"norms", state.norms},
                                          {"last_applied", state.last_applied},

@@ -56,6 +56,7 @@ struct TrainerState {
     // The steps after which the last evaluation and sample were made, so that --resume makes one that was interrupted.
     int64_t evaluated = -1, sampled = -1;
     int64_t data = -1;                      // fingerprint of the training and validation data; -1: not known
+    int64_t data_order = 1;                 // BatchSampler::order_version; 1 is not recorded in files
     std::vector<double> losses{}, norms{};  // of the last updates, oldest first, for --skip-outliers
 };
 

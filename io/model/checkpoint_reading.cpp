@@ -169,6 +169,7 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     state.sampled = json_integer(path, root, "sampled", -1, state.step);
     if (root.contains("last_applied")) state.last_applied = json_integer(path, root, "last_applied", 0, state.step);
     if (root.contains("data")) state.data = json_integer(path, root, "data", -1, 0xFFFFFFFF);
+    if (root.contains("data_order")) state.data_order = json_integer(path, root, "data_order", 1, most);
     state.losses = numbers(path, root, "losses");
     state.norms = numbers(path, root, "norms");
     return state;

@@ -23,6 +23,7 @@ protected:
                        .seconds = 0.1 + 0.2,
                        .best_val_loss = 1.0 / 3,
                        .options = R"({"lr":0.001,"model":"tiny"})",
+                       .data_order = 2,
                        .losses = {2.5, 1.25},
                        .norms = {1, 0.5}};
     std::vector<float> m = {1, 2, 3}, v_ = {4, 5, NAN, 7};

@@ -29,6 +29,7 @@ TEST_F(Checkpoints, HoldEverything) {
     const TrainerState back = read_trainer_state(checkpoint);
     EXPECT_EQ(back.step, 500);
     EXPECT_EQ(back.position, 7);
+    EXPECT_EQ(back.data_order, 2);
     EXPECT_EQ(back.seconds, 0.1 + 0.2);  // to the last bit
     EXPECT_EQ(back.best_val_loss, 1.0 / 3);
     EXPECT_EQ(json::parse(back.options), json::parse(state.options));

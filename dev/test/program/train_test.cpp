@@ -4,6 +4,7 @@
 
 #include "dev/test/program/program.h"
 #include "io/data/dataset.h"
+#include "io/file/json.h"
 #include "program/log.h"
 #include "io/model/safetensors.h"
 #include "device/cpu/gemm/gemm.h"
@@ -165,6 +166,25 @@ TEST_F(Train, ResumesAfterBeingKilled) {
     expect_done({"train", "--resume", "--out", at("killed")});
     expect_same_run("whole", "killed");
     for (const std::string& name : listing(at("killed"))) EXPECT_FALSE(name.ends_with(".tmp")) << name;
+}
+
+// A checkpoint of a version whose data came in another order has no field "data_order". It resumes with its exact
+// weights and moments, and one line says that the order is another.
+TEST_F(Train, ResumesCheckpointsOfAnotherOrderOfDataAndSaysSo) {
+    train("new");
+    fs::copy(at("new"), at("old"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    const std::string file = fs::canonical(at("old/latest")).string() + "/trainer_state.json";
+    auto state = nlohmann::ordered_json::parse(read_bytes(file));
+    EXPECT_EQ(state["data_order"], 2);
+    state.erase("crc32"), state.erase("data_order");
+    write_bytes(file, with_own_checksum(state.dump(2)));
+    expect_done({"train", "--resume", "--out", at("new"), "--steps", "8"});
+    const Result result = run({"train", "--resume", "--out", at("old"), "--steps", "8"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(result.err.find("step_000006: saved by another version"), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find('\n') + 1, result.err.size()) << result.err;
+    expect_same_run("new", "old");
+    expect_done({"train", "--resume", "--out", at("old"), "--steps", "9"});  // it is said once
 }
 
 TEST_F(Train, ResumesWithADamagedLogAndSaysSo) {

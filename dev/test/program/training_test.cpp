@@ -23,9 +23,9 @@ Schedule schedule(const std::string& name, int64_t warmup = 10, int64_t steps = 
 
 // Draws of one token, counted.
 std::map<int32_t, int> draw(const std::vector<float>& logits, const Sampling& sampling, int draws, uint64_t seed = 7) {
-    std::mt19937_64 random(seed);
+    const Random random{seed, Purpose::sampling};
     std::map<int32_t, int> counts;
-    for (int i = 0; i < draws; ++i) ++counts[sample_token(logits, sampling, random)];
+    for (int i = 0; i < draws; ++i) ++counts[sample_token(logits, sampling, random.uniform(i))];
     return counts;
 }
 
@@ -217,11 +217,11 @@ TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
 TEST(Generate, SeesTheLastTokensUpToTheContext) {
     Window model;
     std::vector<int32_t> tokens;
-    generate(model, {5, 6}, 4, {.temperature = 0}, 1, [&](int32_t id) { tokens.push_back(id); });
+    generate(model, {5, 6}, 4, {.temperature = 0}, {1, Purpose::sampling}, [&](int32_t id) { tokens.push_back(id); });
     EXPECT_EQ(tokens, (std::vector<int32_t>{7, 0, 1, 2}));
     EXPECT_EQ(model.windows, (std::vector<std::vector<int32_t>>{{5, 6}, {5, 6, 7}, {5, 6, 7, 0}, {6, 7, 0, 1}}));
     model.windows.clear();
-    generate(model, {1, 2, 3, 4, 5, 6}, 1, {.temperature = 0}, 1, [](int32_t) {});
+    generate(model, {1, 2, 3, 4, 5, 6}, 1, {.temperature = 0}, {1, Purpose::sampling}, [](int32_t) {});
     EXPECT_EQ(model.windows, (std::vector<std::vector<int32_t>>{{3, 4, 5, 6}}));
 }
 
