@@ -38,7 +38,7 @@ TEST_F(Checkpoints, HoldEverything) {
     EXPECT_EQ(m_back, m);
     EXPECT_EQ(std::memcmp(v_back.data(), v_.data(), 16), 0);
     std::vector<float> values(ParameterTable(small).size);
-    read_model(out, small, values.data());  // a run stands for its newest checkpoint
+    read_model(out, small, values.data());  // a run's directory means its newest checkpoint
     EXPECT_EQ(values, random_parameters(small));
 }
 
@@ -64,7 +64,7 @@ TEST_F(Checkpoints, KeepRemovesOnlyTheOldestOfOurOwn) {
     auto names = listing(out);
     for (const std::string& name : foreign) EXPECT_EQ(std::erase(names, name), 1) << name;
     EXPECT_EQ(names, (std::vector<std::string>{"latest", "step_000300", "step_000400"}));
-    // Going on from an older checkpoint: the one just saved stays, though newer ones exist.
+    // When a run continues from an older checkpoint, the one just saved stays, although newer ones exist.
     save(350, 1);
     EXPECT_TRUE(fs::exists(out + "/step_000350"));
     EXPECT_EQ(find_latest_checkpoint(out), out + "/step_000350");
@@ -140,7 +140,7 @@ TEST_F(Checkpoints, VerifyNamesTheDamagedFile) {
     expect_refused([&] { read_trainer_state(checkpoint); }, {file, "seconds", "\"long\"", "a number"});
     with("options", 3);
     expect_refused([&] { read_trainer_state(checkpoint); }, {file, "options", "found 3"});
-    // A damaged name of a field must not pass for a file that was written before there were checksums.
+    // A file with a damaged field name must not be accepted as one from before there were checksums.
     for (const std::string left : {"crc32", "evaluated", "sampled"}) {
         json edited = json::parse(good);
         for (const std::string newer : {"crc32", "evaluated", "sampled"})
@@ -198,7 +198,7 @@ TEST_F(Checkpoints, ResumePassesOverWhatIsNotWhole) {
     expect_refused([&] { checkpoint_to_resume(out, passed_over); }, {"trainer_state.json", "No such file"});
 }
 
-// As after cp -rL, which copies what links name.
+// As after cp -rL, which follows symbolic links.
 TEST_F(Checkpoints, LatestThatIsADirectoryIsRefusedByItsName) {
     const std::string checkpoint = save(100), latest = out + "/latest";
     fs::remove(latest);
@@ -217,7 +217,7 @@ TEST_F(Checkpoints, ChecksumIsZips) {
               (json{{"bytes", 2}, {"crc32", 2745614147}}));
 }
 
-// Whatever the sizes that a file is written in, also of nothing and across the pieces that have a checksum each.
+// The sizes of single writes do not matter, including empty ones and those that cross the pieces with own checksums.
 TEST_F(Checkpoints, ChecksumsOfWritingAreThoseOfReading) {
     std::string bytes(2 * checksum_piece + 12345, '\0');
     std::mt19937 random(1);
@@ -247,7 +247,7 @@ TEST_F(Checkpoints, OptimizerMustFit) {
         [&] {
             read_optimizer(checkpoint, {{"adam_m", room.data(), 3}, {"muon", room.data(), 3}});
         },
-        {file, "muon", "nothing", "(3)"});
+        {file, "muon", "no such tensor", "(3)"});
     EXPECT_EQ(room, std::vector<float>(10, 1)) << "nothing is filled unless all can be";
 }
 

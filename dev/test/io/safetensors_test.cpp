@@ -1,4 +1,4 @@
-// The safetensors format: what is written is read back, and no header is believed.
+// The safetensors format: files are read back as written, and no header is trusted.
 #include "io/model/safetensors.h"
 
 #include <bit>
@@ -12,7 +12,7 @@ namespace {
 
 class Safetensors : public ModelFiles {
 protected:
-    // A file of this header and as many bytes of data, each its index.
+    // Writes a file with this header and `data_bytes` bytes of data, each of which is its own index.
     std::string make(const std::string& header, size_t data_bytes) {
         const uint64_t length = header.size();
         std::string bytes(reinterpret_cast<const char*>(&length), 8);
@@ -58,7 +58,7 @@ TEST_F(Safetensors, RoundTripOfDTypesAndShapes) {
     EXPECT_EQ(listing(root), std::vector<std::string>{"x.safetensors"});
 }
 
-// The data must start on a multiple of 8 bytes, or mapping readers pay for it.
+// The data must start on a multiple of 8 bytes, for readers that map the file.
 TEST_F(Safetensors, WritesAlignedDataAndMetadata) {
     const float one = 1;
     for (const std::string name : {"a", "ab", "abc", "abcd"}) {
@@ -147,7 +147,7 @@ TEST_F(Safetensors, RefusesLyingHeaders) {
     expect_bad(tensor(R"("shape":["3"],"data_offsets":[0,12])"), 12, {"\"w\"", "[\"3\"]"});
     expect_bad(tensor(R"("shape":[NaN],"data_offsets":[0,12])"), 12, {"JSON"});
     expect_bad(tensor(R"("shape":3,"data_offsets":[0,12])"), 12, {"\"w\"", "shape 3"});
-    // 2^62 · 4 and (2^32)² · 4 are 0 in 64 bits: the product must not wrap around into a fit
+    // 2^62 · 4 and (2^32)² · 4 are 0 in 64 bits: an overflow must not make the shape fit.
     expect_bad(tensor(R"("shape":[4611686018427387904],"data_offsets":[0,0])"), 0, {"\"w\"", "4611686018427387904"});
     expect_bad(tensor(R"("shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0, {"\"w\"", "4294967296"});
     expect_bad(R"({"w":{"dtype":7,"shape":[3],"data_offsets":[0,12]}})", 12, {"\"w\"", "dtype 7"});
@@ -163,9 +163,9 @@ TEST_F(Safetensors, RefusesOverlapsGapsAndDuplicates) {
         return std::string(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},")") + second +
                R"(":{"dtype":"F32","shape":[2],"data_offsets":)" + offsets + "}}";
     };
-    expect_bad(two("b", "[4,12]"), 12, {"\"b\"", "from 4", "from 8"});
-    expect_bad(two("b", "[0,8]"), 8, {"from 0", "from 8"});
-    expect_bad(two("b", "[12,20]"), 20, {"\"b\"", "from 12", "from 8"});
+    expect_bad(two("b", "[4,12]"), 12, {"\"b\"", "begin at 4", "expected 8"});
+    expect_bad(two("b", "[0,8]"), 8, {"begin at 0", "expected 8"});
+    expect_bad(two("b", "[12,20]"), 20, {"\"b\"", "begin at 12", "expected 8"});
     expect_bad(two("b", "[8,16]"), 20, {"size of the data", "20 bytes", "16 bytes"});
     expect_bad(two("a", "[8,16]"), 16, {"\"a\"", "twice"});
     make(two("b", "[8,16]"), 16);
