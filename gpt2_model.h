@@ -45,7 +45,7 @@ struct Model {
     virtual double loss() = 0;
     // The sum of the B*T losses in nats, without gradients.
     virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
-    // logits (V) of the token that follows x (T).
+    // Writes the logits (V) of the token that follows x (T).
     virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
 
     // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and

@@ -1,5 +1,5 @@
-// The scratch memory of a GPT-2 on the Cpu: the largest of its layers' needs, for the shapes that gpt2.h calls them
-// with. make_model reserves it, and the memory plan counts it.
+// The scratch memory of a GPT-2 on the Cpu: the largest need of any layer, for the shapes with which gpt2.h calls them.
+// make_model reserves it, and the memory plan counts it.
 #pragma once
 
 #include "gpt2_tensors.h"

@@ -12,18 +12,18 @@
 
 struct GPT2Config {
     int64_t context = 1024;  // longest sequence: rows of wpe (llm.c: maxT, Hugging Face: n_positions)
-    int64_t vocab = 50257;   // V: token ids that exist
+    int64_t vocab = 50257;   // V: number of token ids
     int64_t layers = 12;     // L
     int64_t heads = 12;      // NH
     int64_t channels = 768;  // C; each head has C/NH of them
 
-    // Vp: llm.c pads wte with zero rows to a multiple of 128; they stay out of softmax, loss and samples.
+    // Vp: llm.c pads wte with zero rows to a multiple of 128. Softmax, loss and samples ignore them.
     int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }
     int64_t head_size() const { return channels / heads; }
     bool operator==(const GPT2Config&) const = default;
 };
 
-// The shape of a preset; context and vocabulary are GPT-2's unless the preset says otherwise.
+// The shape of a preset. Context and vocabulary are GPT-2's unless the preset has its own.
 inline std::optional<GPT2Config> gpt2_preset(std::string_view name) {
     if (name == "tiny") return GPT2Config{.context = 128, .layers = 4, .heads = 4, .channels = 128};
     if (name == "d12") return GPT2Config{.layers = 12, .heads = 12, .channels = 768};
@@ -33,14 +33,14 @@ inline std::optional<GPT2Config> gpt2_preset(std::string_view name) {
     return std::nullopt;
 }
 
-// One tensor of a flat buffer: `copies` pieces of `shape`, one behind the other.
+// One tensor of a flat buffer: `copies` pieces of `shape`, one after the other.
 struct Tensor {
     std::string name;            // llm.c's: "qkvw"
     std::vector<int64_t> shape;  // of one piece
     int64_t copies = 1;          // L for a block's tensor, 1 otherwise
     int64_t offset = 0;          // of piece 0 in the flat buffer, in elements
-    int64_t stride = 0;          // from piece to piece; 0 where all blocks share one
-    int64_t width = 1;           // elements of the flat buffer that one of its numbers takes
+    int64_t stride = 0;          // from piece to piece; 0 if all blocks share one
+    int64_t width = 1;           // elements of the flat buffer per value
 
     int64_t piece() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
     int64_t at(int64_t copy = 0) const { return offset + copy * stride; }
@@ -118,8 +118,8 @@ constexpr bool recomputes_gelu(ActivationPolicy policy) {
 }
 
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
-// if they are kept, and shared by all layers (stride 0) if not. Statistics and losses stay fp32 where the others are
-// bf16: there each takes `wide` = 2 elements.
+// if they are kept, and shared by all layers (stride 0) if not. If the other tensors are bf16, statistics and losses
+// are still fp32: each value takes `wide` = 2 elements.
 struct ActivationTable {
     std::vector<Tensor> rows;
     int64_t size = 0;                     // elements of the flat buffer
@@ -144,7 +144,7 @@ struct ActivationTable {
             rows.push_back(t);
             return t;
         };
-        // Stacked from `from` on.
+        // The tensors are stacked over the layers from level `from` on.
         const auto activation = [&](const char* name, std::vector<int64_t> shape, int64_t copies,
                                     ActivationPolicy from = ActivationPolicy::recompute_ln) {
             return place(name, std::move(shape), copies, policy >= from);

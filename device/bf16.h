@@ -1,4 +1,5 @@
-// bf16: a float's upper half, 8 bits of exponent and 7 of fraction. A storage type: numbers are computed in fp32.
+// bf16: the upper half of a float, with 8 bits of exponent and 7 of fraction. It is a storage type: all arithmetic is
+// in fp32.
 #pragma once
 
 #include <concepts>
@@ -20,7 +21,7 @@ namespace simd {
 using vhalf = uint16_t __attribute__((vector_size(2 * W), may_alias));
 using vword = uint32_t __attribute__((vector_size(4 * W), may_alias));
 
-// GCC 12 converts 16 lanes one by one without these instructions (and warns of the ones that have no mask).
+// Uses intrinsics, because GCC 12 would convert 16 lanes one by one. The masked forms avoid a warning of GCC.
 inline vfloat widen(vhalf v) {
 #if defined(__AVX512F__)
     return (vfloat)((vword)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v) << 16);
@@ -28,7 +29,7 @@ inline vfloat widen(vhalf v) {
     return (vfloat)(__builtin_convertvector(v, vword) << 16);
 #endif
 }
-// As bf16_from_float, in every lane.
+// Rounds every lane as bf16_from_float does.
 inline vhalf narrow(vfloat x) {
     const vword bits = (vword)x, rounded = bits + 0x7FFF + ((bits >> 16) & 1), nan = bits | 0x400000;
     const vword half = (x == x ? rounded : nan) >> 16;
@@ -60,7 +61,7 @@ inline void stream(bf16* p, vfloat x) {
 #endif
 }
 
-// x as S holds it.
+// x rounded to S.
 template <class S>
 inline vfloat rounded(vfloat x) {
     if constexpr (std::is_same_v<S, bf16>) return widen(narrow(x));

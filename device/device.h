@@ -29,8 +29,8 @@ struct Reference {
     Profile* profile = nullptr;  // as Cpu's; never filled
 };
 
-// `count` zeroed elements that start on a page. Large ones ask for huge pages (fewer TLB misses) and get their
-// memory from the thread that touches them first.
+// Allocates `count` zeroed elements that start on a page. Large buffers request huge pages (fewer TLB misses). A page
+// is placed near the thread that touches it first.
 template <class T>
 struct HostDelete {
     int64_t bytes = 0;
@@ -63,8 +63,8 @@ enum class MatmulKind { fp32, fma, split, bf16 };
 // Scratch memory on the Cpu, in floats. Each layer that needs some has a function that returns it for a shape; the
 // layer itself and the memory plan use the same function.
 struct CpuScratch {
-    std::vector<int64_t> threads;    // of thread 0, 1, …
-    int64_t shared = 0, halves = 0;  // of all threads together
+    std::vector<int64_t> threads;    // for thread 0, 1, …
+    int64_t shared = 0, halves = 0;  // for all threads together
     int64_t bytes() const {
         int64_t sum = 0;
         for (const int64_t count : threads) sum += host_bytes<float>(count);
@@ -96,7 +96,7 @@ struct Cpu {
     // A second memory like shared(), for matmuls only: their operands may lie in shared().
     float* halves(int64_t count) { return grow(halves_, count, "halves"); }
 
-    // Allocates scratch memory where there is not enough, outside parallel regions. Each thread touches its own memory
+    // Allocates scratch memory if there is not enough, outside parallel regions. Each thread touches its own memory
     // first, so that it lies near that thread and later steps need no more memory than the first.
     void reserve(const CpuScratch& need) {
         grow(shared_, need.shared);
@@ -112,8 +112,8 @@ struct Cpu {
         if (const auto me = static_cast<size_t>(omp_get_thread_num()); me < threads_.size())
             for (int64_t i = 0; i < threads_[me].count; i += page_bytes / 4) threads_[me].memory[i] = 0;
     }
-    // The same amount for each thread of the coming parallel regions. Layers call this before each region: where enough
-    // is reserved it costs two comparisons.
+    // Reserves the same amount for each thread of the coming parallel regions. Layers call this before each region: if
+    // enough is reserved it costs two comparisons.
     void reserve(int64_t count) {
         const auto threads = static_cast<size_t>(omp_get_max_threads());
         if (count > each_thread_has_ || threads > threads_.size())
@@ -141,7 +141,7 @@ private:
         }
         return s.memory.get();
     }
-    // A bug in a layer. Not an exception, as none can leave a parallel region.
+    // Ends the program because of a bug in a layer. An exception must not leave a parallel region.
     [[noreturn]] static void stop(const char* what, int64_t count) {
         std::fprintf(stderr,
                      "Cpu::%s: thread %d needs %lld floats, which are not reserved; call Cpu::reserve() before the "
@@ -164,7 +164,7 @@ concept HostDevice = requires(const Device& dev) {
     is_in_host_memory(dev);
 };
 
-// For Timed: when a call began, and adding its time when it ends.
+// For Timed: the time when a call began, and adding the call to the profile when it ends.
 template <HostDevice Device>
 double timing_begin(Device& dev, const char*) {
     return dev.profile ? seconds_now() : 0;
@@ -174,7 +174,7 @@ void timing_end(Device& dev, double begin, const char* name, double flops, doubl
     if (dev.profile) dev.profile->add(name, seconds_now() - begin, flops, bytes);
 }
 
-// What a model needs of its device besides the layers.
+// What a model needs from its device besides the layers.
 template <class T, HostDevice Device>
 HostBuffer<T> allocate(Device&, int64_t count) {
     return host_allocate<T>(count);
@@ -186,7 +186,7 @@ void zero(Reference<T>&, T* x, int64_t n) {
 }
 inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
 
-// In double, in order.
+// The sum in double, in order.
 template <HostDevice Device, class T>
 double sum(Device&, const T* x, int64_t n) {
     double total = 0;
@@ -202,7 +202,7 @@ template <HostDevice Device, class T>
 T to_host(Device&, const T* x) {
     return *x;
 }
-// The same, and zero it.
+// Returns the sum and sets the values to zero.
 template <HostDevice Device, class T>
 T take(Device&, T* x) {
     return std::exchange(*x, T{});
@@ -216,19 +216,19 @@ void to_host(Device&, float* out, const T* x, int64_t n) {
 template <HostDevice Device>
 void prefetch_batch(Device&, const int32_t*, const int32_t*, int64_t) {}
 
-// Where the layers find a batch of n tokens x and y of the host.
+// The place where the layers read a batch of n tokens x and y of the host.
 template <HostDevice Device>
 std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, const int32_t* y, int64_t) {
     return {x, y};
 }
 
-// Where the layers find the params of an update.
+// Returns the params of an update where the layers read them.
 template <HostDevice Device>
 const UpdateParams* on_device(Device&, const UpdateParams& params) {
     return &params;
 }
 
-// Runs f, which is called again and again with the same arguments, for which `key` stands: a GPU records its launches
+// Runs f. Calls with the same `key` do the same work with the same arguments, so a GPU records their launches only
 // once.
 using ReplayKey = std::array<int64_t, 4>;
 template <HostDevice Device, class F>
@@ -236,7 +236,7 @@ void replay(Device&, const ReplayKey&, const F& f) {
     f();
 }
 
-// Where the host finds x (n). On a device with its own memory that is a copy, owned by `copy`.
+// The place where the host reads x (n). On a device with its own memory it is a copy, owned by `copy`.
 template <HostDevice Device>
 float* from_device(Device&, float* x, int64_t, HostBuffer<float>&) {
     return x;

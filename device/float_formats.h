@@ -1,4 +1,4 @@
-// The 16-bit floating-point formats found in model files, to and from float.
+// Conversions between float and the 16-bit floating-point formats of model files.
 #pragma once
 
 #include <bit>

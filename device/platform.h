@@ -1,5 +1,5 @@
-// What only one operating system offers, each with a fallback for the others. No other file of the program calls these.
-// make PORTABLE=1 builds the fallbacks on Linux too, so that they can be tested. Not tried on a Mac.
+// Everything that only one operating system offers, each with a fallback for the others. make PORTABLE=1 builds the
+// fallbacks on Linux, so that they can be tested. They have not been tried on a Mac.
 #pragma once
 
 #include <errno.h>
@@ -28,7 +28,7 @@ constexpr bool linux_only = true;  // calls and files of Linux: renameat2, fdata
 constexpr bool linux_only = false;
 #endif
 
-// This program's file; empty where that is unknown.
+// The path of this program; empty if it is unknown.
 inline std::string executable_path() {
     char path[PATH_MAX];
 #if defined(__APPLE__) && !defined(PORTABLE)
@@ -40,7 +40,7 @@ inline std::string executable_path() {
 #endif
 }
 
-// Its name, for what is printed before main.
+// The program's name, for messages before main.
 inline const char* program_name() {
 #if defined(__GLIBC__) && !defined(PORTABLE)
     return program_invocation_short_name;
@@ -51,7 +51,7 @@ inline const char* program_name() {
 #endif
 }
 
-// Bytes of memory that the machine can still give. The fallback counts all of the machine's memory as free.
+// Bytes of memory that are available on this machine. The fallback counts all of the machine's memory as free.
 inline int64_t free_memory() {
     if constexpr (linux_only) {
         long long kib = -1;
@@ -65,7 +65,7 @@ inline int64_t free_memory() {
     return pages > 0 && page > 0 ? pages * page : INT64_MAX;
 }
 
-// What this process takes, in bytes. The fallback allows for the program and its libraries.
+// The memory that this process takes, in bytes. The fallback is an estimate for the program and its libraries.
 struct ProcessMemory {
     int64_t address_space = int64_t{64} << 20;
     int64_t resident = int64_t{8} << 20;
@@ -79,14 +79,14 @@ inline ProcessMemory process_memory() {
     return known ? ProcessMemory{address_space * page, resident * page} : ProcessMemory{};
 }
 
-// Asks for huge pages for large memory: fewer TLB misses. A hint, without effect in the fallback.
+// Requests huge pages for large memory, to have fewer TLB misses. It is a hint, without effect in the fallback.
 inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #if defined(MADV_HUGEPAGE) && !defined(PORTABLE)
     madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
 }
 
-// Linux gives a process AMX's registers when it asks for them. The fallback does without AMX.
+// Requests permission to use AMX's registers, as Linux requires. The fallback does without AMX.
 inline bool request_amx() {
 #if defined(SYS_arch_prctl) && !defined(PORTABLE)
     constexpr long request_permission = 0x1023, tile_data = 18;
@@ -96,7 +96,7 @@ inline bool request_amx() {
 #endif
 }
 
-// Writes a file's contents to the disk. The fallback writes its times, too.
+// Writes a file's contents to the disk. The fallback also writes its times.
 inline int sync_data(int fd) {
 #if defined(__linux__) && !defined(PORTABLE)
     return fdatasync(fd);
@@ -114,8 +114,8 @@ inline int64_t modified_nanoseconds(const struct stat& info) {
     return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// Exchanges two directories in one step. Returns -1, and errno as ENOSYS, EINVAL or ENOTSUP, where the system or the
-// file system cannot.
+// Exchanges two directories atomically. Returns -1, with errno set to ENOSYS, EINVAL or ENOTSUP, if the system or the
+// file system does not support it.
 inline int exchange([[maybe_unused]] const char* a, [[maybe_unused]] const char* b) {
 #if defined(RENAME_EXCHANGE) && !defined(PORTABLE)
     return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);

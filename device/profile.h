@@ -1,4 +1,4 @@
-// Where the time of training goes, layer by layer.
+// Time, operations and bytes of training, by layer.
 #pragma once
 
 #include <chrono>
@@ -20,10 +20,10 @@ class Profile {
 public:
     struct Totals {
         int64_t calls = 0;
-        double seconds = 0, flops = 0, bytes = 0;  // flops 0: what counts is bytes read and written
+        double seconds = 0, flops = 0, bytes = 0;  // flops 0: the layer is measured by bytes read and written
     };
 
-    // Adds a call. Off until start(), so evaluations and samples are not counted.
+    // Adds a call, if between start() and stop(): evaluations and samples are not counted.
     void add(const char* name, double seconds, double flops, double bytes) {
         if (!running_) return;
         Totals& sums = totals_[name];

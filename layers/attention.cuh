@@ -1,4 +1,4 @@
-// Causal multi-head self-attention on the Cuda device (layers/attention.h). T is how tensors are stored, float or bf16.
+// Causal multi-head self-attention on the Cuda device (layers/attention.h). T is the type of tensors, float or bf16.
 #pragma once
 
 #include "layers/attention.h"

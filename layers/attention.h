@@ -1,6 +1,6 @@
 // Causal multi-head self-attention (Vaswani et al. 2017). qkv (B,T,3C) holds q, k, v of NH heads of C/NH channels each.
-// For the backward, one number per row is saved, the log of the softmax's denominator (Dao et al. 2022), not T x T
-// probabilities.
+// The forward saves one value per row for the backward, the log of the softmax's denominator (Dao et al. 2022), not T x
+// T probabilities.
 #pragma once
 
 #include <cmath>

@@ -1,24 +1,24 @@
-// The classifier on the Cuda device. Logits of a few thousand rows at a time are made by cuBLASLt in scratch memory,
-// overwritten by their gradient in one kernel, and multiplied again. T is how tensors are stored, float or bf16, logits
-// too; softmax and losses are fp32.
+// The classifier on the Cuda device. For a few thousand rows at a time, cuBLASLt computes the logits in scratch memory,
+// one kernel overwrites them by their gradient, and cuBLASLt multiplies that. T is the type of tensors, float or bf16,
+// logits included; softmax and losses are fp32.
 #pragma once
 
 #include "layers/classifier.h"
 #include "device/cuda/cublaslt.cuh"
 
-// weight has Vp rows, those of the padding finite. All Vp columns of logits are made, so that their rows are aligned
-// for the widest accesses and for cuBLASLt.
+// weight has Vp rows; those of the padding must be finite. All Vp columns of logits are computed, so that their rows
+// are aligned for the widest accesses and for cuBLASLt.
 constexpr int64_t classifier_padded(int64_t V) { return (V + 127) / 128 * 128; }
-// Scratch memory of the classifier, in floats: the logits of a chunk of rows. At GPT-2's vocabulary, 8192 rows in bf16
-// are 786 MiB. More would gain little: their matmuls have 1.9e12 operations, milliseconds on a large GPU, and reading
-// and writing all of dweight (148 MiB) once per chunk is little beside that.
+// Scratch memory of the classifier, in floats: the logits of a chunk of rows. With GPT-2's vocabulary, 8192 rows in
+// bf16 are 786 MiB. Larger chunks would gain little: the matmuls of a chunk have 1.9e12 operations, milliseconds on a
+// large GPU, and reading and writing all of dweight (148 MiB) once per chunk takes little time in comparison.
 template <class T>
 int64_t classifier_scratch(const Cuda& dev, int64_t N, int64_t V) {
     return std::min(N, dev.classifier_rows) * classifier_padded(V) * static_cast<int64_t>(sizeof(T)) / 4;
 }
 
 // The sum of e^x over some x, as sum * e^largest (Milakov & Gimelshein 2018, "Online normalizer calculation for
-// softmax"). NaN goes into the sum.
+// softmax"). If some x is NaN, the sum is NaN.
 struct ExpSum {
     float largest, sum;
 };
@@ -34,9 +34,9 @@ __device__ __forceinline__ ExpSum warp_merge(ExpSum x) {
     return x;
 }
 
-// losses (rows) = log(sum of e^logits) - logits[target]; with GRADIENT also logits (rows,Vp) = scale * (softmax -
-// onehot(target)), 0 in the padding, which is not read. One block per row of whole vectors: it reads the row once for
-// the sum and once more, from the caches, for the gradient.
+// losses (rows) = log(sum of e^logits) - logits[target]. With GRADIENT also logits (rows,Vp) = scale * (softmax -
+// onehot(target)), and 0 in the padding, which is not read. One block per row, of whole vectors: it reads the row once
+// for the sum and again, from the caches, for the gradient.
 constexpr int cross_entropy_block = 512;
 template <bool GRADIENT, class T>
 __global__ void __launch_bounds__(cross_entropy_block)
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(cross_entropy_block)
     __shared__ ExpSum total;
     T* const row = logits + int64_t{blockIdx.x} * Vp;
     const int target = targets[blockIdx.x], start = static_cast<int>(threadIdx.x) * W;
-    // before any thread overwrites it
+    // Read before any thread overwrites it.
     const float target_logit = threadIdx.x == 0 ? to_float(row[target]) : 0;
 
     ExpSum mine = no_terms();
@@ -101,7 +101,7 @@ void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, 
     }
 }
 
-// logits (V) = inp (C) · weightᵀ, of one row; Out: float or T
+// logits (V) = inp (C) · weightᵀ, for one row; Out is float or T
 template <class Out, class T>
 void classifier_logits(Cuda& dev, Out* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
     matmul(dev, Matmul<T, Out>{.out = logits, .a = inp, .b = weight, .M = 1, .N = V, .K = C, .b_transposed = true});

@@ -1,6 +1,6 @@
-// The classifier: logits = inp · weightᵀ over the V tokens that exist (rows V … Vp-1 of weight are padding and are left
-// out), and the cross-entropy of their softmax. Logits are computed a few rows at a time and never all kept. inp (N,C),
-// weight (Vp,C), targets (N) in 0 … V-1.
+// The classifier: logits = inp · weightᵀ for the V tokens (rows V … Vp-1 of weight are padding and are left out), and
+// the cross-entropy of their softmax. Logits are computed for a few rows at a time, so that they never fill the memory.
+// inp (N,C), weight (Vp,C), targets (N) in 0 … V-1.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "device/device.h"
 
-// logits (V) = inp (C) · weightᵀ, of one row
+// logits (V) = inp (C) · weightᵀ, for one row
 template <class T>
 void classifier_logits(Reference<T>&, T* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
     for (int64_t v = 0; v < V; ++v) {

@@ -1,4 +1,4 @@
-// The classifier on the Cpu: a chunk of rows at a time; logits are replaced by their gradient in place.
+// The classifier on the Cpu. It works on a chunk of rows at a time, and replaces logits by their gradient in place.
 #pragma once
 
 #include "layers/classifier.h"
@@ -7,16 +7,16 @@
 
 namespace classifier {
 
-// Logits are computed for at most 64 MiB of rows at a time: those of a large vocabulary would take most of the memory.
-// N rows are cut into nearly equal chunks.
+// At most 64 MiB of logits are computed at a time: all logits of a large vocabulary would take most of the memory. N
+// rows are cut into nearly equal chunks.
 inline int64_t most_rows(int64_t V) { return std::max<int64_t>(64, (int64_t{16} << 20) / V); }
 inline int64_t chunks(int64_t N, int64_t V) { return gemm::ceil_div(N, most_rows(V)); }
 
-// Floats of Cpu::shared() for at most N rows: fewer rows may make a larger chunk than N do.
+// Floats of Cpu::shared() for N or fewer rows: fewer rows may have larger chunks than N rows have.
 inline int64_t shared_floats(int64_t N, int64_t V) { return std::min(N, most_rows(V)) * V; }
 
-// The denominator is summed in runs of this many terms: where all terms are nearly equal, the rounding errors of one
-// long sum would all have the same sign.
+// The denominator is summed in runs of this many terms: if all terms are nearly equal, the rounding errors of one long
+// sum would all have the same sign.
 constexpr int64_t run = 1024;
 
 // Turns one row of V logits into e^(logit - largest) and returns their sum; `loss` = log(sum of e^logits) -
@@ -41,8 +41,7 @@ inline float softmax_row(float* logits, int64_t V, int32_t target, float* loss) 
     return denominator;
 }
 
-// Calls f(begin, end, logits) for each chunk of rows, when the logits (end - begin, V) of rows [begin, end) are
-// computed.
+// Calls f(begin, end, logits) for each chunk, after the logits (end - begin, V) of its rows [begin, end) are computed.
 template <class F>
 void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int64_t C, int64_t V, const F& f) {
     float* const logits = dev.shared(shared_floats(N, V));

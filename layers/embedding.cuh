@@ -1,16 +1,11 @@
 // Token and position embedding on the Cuda device. T is how the weights, `out` and `dout` are stored, float or bf16;
 // gradients of weights are float. Tokens are in device memory.
 //
-// The backward adds dout's N = B*T rows to one row of dwte for each token id, of which a batch has anything from N
-// different ones to a single one. So that the work is spread evenly and sums have a fixed shape:
-//   1. The places 0 … N-1 are sorted by their token, those of a token in ascending order: a stable radix sort
-//      (Knuth, TAOCP 3, 5.2.5) by one block, 8 bits a pass, as many passes as the largest id needs: two for GPT-2.
-//   2. The sorted places are cut into chunks of 32. A warp adds up 32 rows of a slice of the channels. A token whose
-//      places all lie in the chunk is finished by that: dwte is read and written once. A token that goes on beyond an
-//      end of the chunk leaves a partial sum.
-//   3. The chunk that such a token starts in adds up its partial sums.
-// Cost: dout is read once, dwte's rows read and written once, 3 int32 a token, and a pass of one block over the tokens;
-// where all tokens are the same, 1/32 of dout in fp32, written and read, besides.
+// The backward adds each of dout's N = B*T rows to its token's row of dwte; a batch has between 1 and N different
+// tokens. To spread the work evenly and to give sums a fixed shape, one kernel sorts the places by token, the next adds
+// up the rows in each chunk of 32 sorted places, and the last adds the partial sums of tokens that continue in the next
+// chunk. Cost: reading dout once, reading and writing dwte's rows once, 3 int32 per token, and a pass of one block over
+// the tokens. If all tokens are the same, 1/32 of dout in fp32 is also written and read.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -96,7 +91,7 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
     int passes = 1;
     while (passes < 4 && __syncthreads_or(all_bits >> (8 * passes) != 0)) ++passes;
 
-    const int32_t *from = tokens, *from_place = nullptr;  // null: each is where it was
+    const int32_t *from = tokens, *from_place = nullptr;  // null: places are 0 … N-1
     for (int pass = 0; pass < passes; ++pass) {
         const bool into_spare = (passes - pass) % 2 == 0;  // so that the last pass ends in `sorted`
         int32_t *const to = into_spare ? spare : sorted, *const to_place = into_spare ? spare + N : place;
@@ -114,7 +109,7 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
         for (int i = begin + lane; i - lane < end; i += 32) {
             const bool valid = i < end;
             const int32_t my_token = token, my_place = p;
-            read(i + 32);  // on its way while the warp counts
+            read(i + 32);  // the load completes while the warp counts
             const unsigned valid_lanes = __ballot_sync(0xffffffff, valid);
             if (valid) {
                 const unsigned d = digit(my_token), same = __match_any_sync(valid_lanes, d);
@@ -132,16 +127,17 @@ static __global__ void __launch_bounds__(32 * sort_warps, 1)
     }
 }
 
-// The sum over a chunk's rows of dout for each token: added to dwte's row if all places of the token are in this chunk,
-// else written to partial (chunks,2,C): [0] if the token began in an earlier chunk, [1] if it begins here and
-// continues. One warp per chunk and slice of 32 * V channels. Grid (chunks / warps, slices), block (32, warps).
+// Sums the rows of dout in a chunk for each token. The sum is added to dwte's row if all places of the token are in
+// this chunk. Otherwise it is written to partial (chunks,2,C): [0] if the token began in an earlier chunk, [1] if it
+// begins here and continues. One warp per chunk and slice of 32 * V channels. Grid (chunks / warps, slices), block (32,
+// warps).
 constexpr int chunk_rows = 32, chunk_warps = 4;
 template <int V, class T>
 __global__ void __launch_bounds__(32 * chunk_warps)
     embedding_chunks_kernel(float* dwte, float* __restrict__ partial, const T* __restrict__ dout,
                             const int32_t* __restrict__ sorted, const int32_t* __restrict__ place, int64_t N,
                             int64_t C) {
-    constexpr int AHEAD = 4;  // rows on their way
+    constexpr int AHEAD = 4;  // rows that are loaded at once
     const int64_t chunk = int64_t{blockIdx.x} * chunk_warps + threadIdx.y;
     const int64_t begin = chunk * chunk_rows, end = min(begin + chunk_rows, N);
     const int64_t c = (int64_t{blockIdx.y} * 32 + threadIdx.x) * V;

@@ -12,7 +12,7 @@ inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < B * T; ++row) {
         const float *const token = wte + tokens[row] * C, *const position = wpe + row % T * C;
-        const float* const next = wte + tokens[std::min(row + 1, B * T - 1)] * C;  // where is known to us alone
+        const float* const next = wte + tokens[std::min(row + 1, B * T - 1)] * C;  // the hardware cannot predict it
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             prefetch_vector<Cache::L1>(next + c, k);
             simd::store_n(out + row * C + c, simd::load_n(token + c, n) + simd::load_n(position + c, n), n);
@@ -21,10 +21,10 @@ inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const
 }
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
-// A thread takes a strip of channels of all rows, so no two threads add to the same place. The hardware prefetcher of a
-// core reaches into the neighbouring strip, though. Therefore rows are added in order of position (in order of
-// sequences, lines of dwpe would move between the cores: small models took two to three times as long), and lines of
-// dwte are prefetched for writing.
+// A thread takes a strip of channels of all rows, so no two threads add to the same place. But a core's hardware
+// prefetcher reaches into the neighbouring strip. Therefore rows are added in order of position, and lines of dwte are
+// prefetched for writing. (In order of sequences, lines of dwpe would move between the cores: small models took two to
+// three times as long.)
 inline void embedding_backward(Cpu& dev, float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B,
                                int64_t T, int64_t C) {
     const Timed timed(dev, "embedding_backward", 0, 12 * prod(B, T, C));

@@ -1,4 +1,4 @@
-// GELU on the Cuda device. T is how tensors are stored, float or bf16; all is computed in fp32.
+// GELU on the Cuda device. T is the type of tensors, float or bf16; all arithmetic is in fp32.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -10,13 +10,13 @@ __device__ __forceinline__ float gelu_of(float x) {
     return x / (1 + expf(-two_scale * (x + static_cast<float>(gelu_cubic) * x * x * x)));
 }
 
-// With s = 1 / (1 + e^-2u): d/dx (x s) = s + x s (1 - s) 2 du/dx. Of s and 1 - s the larger is 1 / (1 + e^-|2u|), the
-// smaller e^-|2u| / (1 + e^-|2u|): nothing cancels or overflows.
+// With s = 1 / (1 + e^-2u): d/dx (x s) = s + x s (1 - s) 2 du/dx. The larger of s and 1 - s is 1 / (1 + e^-|2u|), and
+// the smaller e^-|2u| / (1 + e^-|2u|), so nothing cancels or overflows.
 __device__ __forceinline__ float gelu_derivative_of(float x) {
     constexpr float two_scale = static_cast<float>(2 * gelu_scale), cubic = static_cast<float>(gelu_cubic);
     const float e = expf(-fabsf(two_scale * (x + cubic * x * x * x)));
     const float larger = 1 / (1 + e), smaller = e * larger;
-    const float y = fminf(fmaxf(x, -16.0f), 16.0f);  // e is 0 beyond, and must not meet an infinite x³
+    const float y = fminf(fmaxf(x, -16.0f), 16.0f);  // e is 0 outside, and 0 times an infinite x³ would be NaN
     return (x < 0 ? smaller : larger) + larger * smaller * two_scale * y * (1 + 3 * cubic * y * y);
 }
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// out (n) = gelu(inp), which it may be itself
+// out (n) = gelu(inp); out may be inp itself
 template <class T>
 void gelu_forward(Cuda& dev, T* out, const T* inp, int64_t n) {
     const Timed timed(dev, "gelu_forward", 0, 2 * prod(n, sizeof(T)));

@@ -12,7 +12,7 @@ struct GeluParts {
 };
 // value = x * s,  s = sigmoid(2u) = 1 / (1 + e),  e = e^-2u,  u = sqrt(2/pi) * (x + 0.044715 x³)
 // derivative = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
-// For x so far below 0 that e is infinite, s is 0. The derivative is not NaN there, as its e and x² are bounded.
+// If x is so far below 0 that e is infinite, s is 0. The derivative is not NaN then, as its e and x² are bounded.
 inline GeluParts gelu_parts(simd::vfloat x) {
     constexpr double linear = 2 * gelu_scale, cubic = linear * gelu_cubic, log2e = std::numbers::log2e;
     const simd::vfloat xx = simd::min(simd::set1(1e30f), x * x);

@@ -1,14 +1,15 @@
 // Layer normalization on the Cuda device, and RMS normalization (layers/rmsnorm.cuh), which is the same without the
-// mean. T is how tensors are stored, float or bf16, but the parameters' gradients, which are float; all is computed in
+// mean. T is the type of tensors, float or bf16, except that gradients of parameters are float. All arithmetic is in
 // fp32.
 #pragma once
 
 #include "device/cuda/common.cuh"
 #include "layers/layernorm.h"
 
-// A row is spread over WARPS warps. A thread takes V values next to each other at once, the next V after those of all
-// the row's threads, and so on: f(k, c) for its k-th time, at column c. Where K is not 0 a thread has K times at most
-// and k is a constant once unrolled, so that x[k] is a register; where K is 0, a row is too long to be kept: k is 0.
+// Calls f(k, c) for the k-th vector of a thread, of V values from column c on. A row is spread over WARPS warps: each
+// of their threads takes V neighbouring values, then the V values after those of all threads, and so on. If K is not 0,
+// a thread has at most K vectors and the loop is unrolled, so that x[k] is a register. If K is 0, the row is too long
+// for registers, and k is always 0.
 template <int WARPS, int V, int K, class F>
 __device__ __forceinline__ void each_vector(int64_t C, F f) {
     const int columns = static_cast<int>(C), start = static_cast<int>(threadIdx.x) * V;
@@ -22,7 +23,7 @@ __device__ __forceinline__ void each_vector(int64_t C, F f) {
     }
 }
 
-// A row of C values, spread over the threads of WARPS warps: in their registers (x), or, where K is 0, read again from
+// A row of C values, spread over the threads of WARPS warps: in their registers (x) or, if K is 0, read again from
 // memory each time.
 template <int WARPS, int V, int K, class T>
 struct NormRow {
@@ -50,7 +51,7 @@ __device__ __forceinline__ void load_row(NormRow<WARPS, V, K, T>& row, const T* 
     if constexpr (K > 0) row.each([&](int k, int c) { load_once(row.x[k], inp + c); });
 }
 
-// The row is inp + branch, which is stored as residual.
+// Loads the row inp + branch, and stores it as residual.
 template <int WARPS, int V, int K, class T>
 __device__ __forceinline__ void load_sum(NormRow<WARPS, V, K, T>& row, T* residual, const T* inp, const T* branch) {
     // All loads come before the first store: residual may be inp or branch, so the compiler cannot reorder them.
@@ -72,8 +73,8 @@ struct NormStatistics {
     float mean, reciprocal;  // 1 / sqrt(variance + eps)
 };
 
-// Two passes, as on the Cpu: the first gives a mean that is off by the sum's rounding errors, which the sum of the
-// distances from it corrects in the second. CENTERED is false for RMSNorm, whose mean is 0.
+// Makes two passes, as on the Cpu. The first gives a mean with the rounding errors of the sum; the second corrects it
+// by the sum of the distances from it. CENTERED is false for RMSNorm, whose mean is 0.
 template <bool CENTERED, int WARPS, int V, int K, class T>
 __device__ __forceinline__ NormStatistics statistics(NormRow<WARPS, V, K, T>& row, float eps,
                                                      float (&shared1)[1][WARPS], float (&shared2)[2][WARPS]) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ NormStatistics statistics(NormRow<WARPS, V, K, T>& ro
         variance = variance < 0 ? 0 : variance;  // NaN stays
     }
     if (variance < INFINITY) return {m, 1 / sqrtf(variance + eps)};
-    // The squares overflow: take those of values scaled down, beside which eps is negligible.
+    // The squares overflow, so the values are scaled down; eps is negligible compared with them.
     constexpr float down = 0x1p-64f;
     float squares[1] = {};
     row.each_value([&](const float(&x)[V], int) {
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
     __shared__ float shared1[1][WARPS];
     __shared__ float shared2[2][WARPS];
     const int64_t n = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-    if (n >= N) return;  // only where WARPS is 1: whole warps, and no barrier follows
+    if (n >= N) return;  // only if WARPS is 1: whole warps return, and no barrier follows
     NormRow<WARPS, V, K, T> row;
     row.C = C;
     if constexpr (RESIDUAL)
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(WARPS < 4 ? 128 : 32 * WARPS)
     }
 }
 
-// Up to 32 values of a row in each thread's registers. Single values (V = 1) take more registers, for their addresses:
-// 16 warps of them would spill, so their long rows are read again instead.
+// Each thread keeps up to 32 values of a row in registers. Single values (V = 1) need more registers, for their
+// addresses: with 16 warps they would spill, so long rows are read again instead.
 template <bool CENTERED, bool RESIDUAL, class T>
 void norm_forward(Cuda& dev, const char* name, T* residual, T* out, float* mean, float* rstd, const T* inp,
                   const T* branch, const T* weight, const T* bias, int64_t N, int64_t C, float eps) {
@@ -207,13 +208,13 @@ __device__ __forceinline__ void write_sums(float* sums, const float (&dw)[K][V],
     }
 }
 
-// dinp (N,C) as layernorm_backward. Where partial is not null, block b writes what its rows give dweight to
-// partial[b][0] (C) and what they give dbias to partial[b][1] (C). Block (32 * WARPS, GROUPS): each of its groups of
-// WARPS warps goes through rows of its own, keeping its sums for dweight and dbias in registers; at the end the groups'
-// sums are added in order. Where K is 0, both are in `partial`.
-// A thread keeps V * K values each of norm, dnorm, dw and db. By ptxas of CUDA 13.0 for sm_80 and sm_90 that takes at
-// most 77 registers for C <= 4096 (8 values), and 97 to 128 for C <= 8192 (16 values), without a spill: 128 is all that
-// 512 threads can have, so that one block runs on a multiprocessor. For larger C, K = 0 takes at most 62.
+// dinp (N,C) as layernorm_backward. If partial is not null, block b writes its rows' contribution to dweight to
+// partial[b][0] (C), and that to dbias to partial[b][1] (C). Block (32 * WARPS, GROUPS): each group of WARPS warps goes
+// through rows of its own and keeps its sums for dweight and dbias in registers; at the end the groups' sums are added
+// in order. If K is 0, the sums are kept in `partial`. A thread keeps V * K values each of norm, dnorm, dw and db. By
+// ptxas of CUDA 13.0 for sm_80 and sm_90 that takes at most 77 registers for C <= 4096 (8 values), and 97 to 128 for C
+// <= 8192 (16 values), without a spill. 128 is all that 512 threads can have, with one block per multiprocessor. K = 0
+// takes at most 62.
 constexpr int backward_warps = 16;  // in a block
 template <bool CENTERED, int WARPS, int V, int K, class T>
 __global__ void __launch_bounds__(32 * backward_warps)
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(32 * backward_warps)
     }
 }
 
-// dweight (C) += sum over b of partial[b][0], dbias (C) += that of partial[b][1]; either may be null.
+// dweight (C) += sum over b of partial[b][0], dbias (C) += sum over b of partial[b][1]; either may be null.
 // Block (32, 8): 32 columns; each threadIdx.y adds every 8th of the blocks' sums, then those 8 are added. Grid
 // (columns, 2).
 static __global__ void __launch_bounds__(256)
@@ -300,7 +301,7 @@ static __global__ void __launch_bounds__(256)
     gradient[column] += sum;
 }
 
-// As many blocks as run at once, or fewer: the sums' shape depends on the GPU's size, N and C alone.
+// Launches as many blocks as can run at once, or fewer: the shape of the sums depends only on the GPU's size, N and C.
 template <bool CENTERED, class T>
 void norm_backward(Cuda& dev, const char* name, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp,
                    const T* weight, const float* mean, const float* rstd, const T* dresidual, int64_t N, int64_t C) {
@@ -342,8 +343,9 @@ void layernorm_forward(Cuda& dev, T* out, float* mean, float* rstd, const T* inp
 
 // residual (N,C) = inp + branch        out, mean, rstd: layernorm_forward of residual, which may be inp or branch
 // itself
-// GPT-2 adds in the matmul instead (matmul_residual_forward): in bf16 matmul and norm then move 8 C bytes a token
-// (inp in, residual out; residual in, out), with this 10 C (branch out; inp and branch in, residual and out).
+// GPT-2 adds the residual in the matmul instead (matmul_residual_forward): in bf16, matmul and norm then move 8 C bytes
+// per token (inp in, residual out; residual in, out). With this function it would be 10 C (branch out; inp and branch
+// in, residual and out).
 template <class T>
 void residual_layernorm_forward(Cuda& dev, T* residual, T* out, float* mean, float* rstd, const T* inp, const T* branch,
                                 const std::type_identity_t<T>* weight, const std::type_identity_t<T>* bias, int64_t N,

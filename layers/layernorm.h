@@ -8,11 +8,12 @@
 #include "device/device.h"
 #include "layers/normalized_shape.h"
 
-// On every device S is how tensors are stored (float, double, bf16) and A what is computed in: Reference<A>'s scalar,
-// float on the Cpu. N rows of C values, for any normalized_shape: normalized_rows() gives N and C.
+// On every device S is the type of stored tensors (float, double, bf16), and A is the type of the arithmetic:
+// Reference<A>'s scalar, or float on the Cpu. The input is N rows of C values; normalized_rows() gives N and C for any
+// normalized_shape.
 
 // norm = (inp - mean) * rstd,  rstd = 1 / sqrt(variance + eps),  variance biased: divided by C
-// out (N,C) = norm * weight + bias        mean (N), rstd (N): kept for the backward
+// out (N,C) = norm * weight + bias        mean (N), rstd (N): saved for the backward
 // weight (C) null means 1, bias (C) null means 0.
 template <class A, class S>
 void layernorm_forward(Reference<A>&, S* out, A* mean, A* rstd, const S* inp, const std::type_identity_t<S>* weight,
@@ -48,7 +49,8 @@ void residual_layernorm_forward(Reference<A>& dev, S* residual, S* out, A* mean,
 // forward: out = norm * weight + bias
 // dinp (N,C) = dresidual + rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)),  dnorm = dout * weight
 // dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
-// dresidual (N,C): the gradient that reaches inp past the norm; may be dinp itself; null means 0.
+// dresidual (N,C): the gradient that reaches inp around the norm, by the residual connection; may be dinp itself; null
+// means 0.
 // Any of dinp, dweight, dbias may be null.
 template <class A, class S>
 void layernorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight,

@@ -1,5 +1,5 @@
-// Layer normalization on the Cpu: a row stays in L1 or L2 for its two passes and is read from memory once. S is float
-// or bf16.
+// Layer normalization on the Cpu. A row stays in L1 or L2 for its two passes, and is read from memory only once. S is
+// float or bf16.
 #pragma once
 
 #include "layers/layernorm.h"
@@ -8,13 +8,13 @@
 
 namespace layernorm_cpu {
 
-// Sums over a row that give its mean and variance. They are taken about a value near the mean, where sums of squares
-// lose no precision.
+// Sums over a row that give its mean and variance. A value near the mean is subtracted first, so that the sum of
+// squares loses no precision.
 struct Moments {
     float near, rest, squares;
 };
-// The same sums in vectors, while a row is read. Functions do not return them: GCC returns structs of vectors through
-// memory.
+// The same sums as vectors, while a row is read. Functions return Moments instead: GCC returns structs of vectors
+// through memory.
 struct MomentVectors {
     float near;
     simd::vfloat rest[4]{}, squares[4]{};
@@ -26,7 +26,7 @@ struct MomentVectors {
     [[gnu::always_inline]] Moments total() const { return {near, sum(rest), sum(squares)}; }
 };
 
-// A row of inp, or with Residual of inp + branch.
+// A row of inp or, with Residual, of inp + branch.
 template <bool Residual, class S>
 struct InputRow {
     const S *inp, *branch;
@@ -56,8 +56,8 @@ float guess(const X& x, int64_t C) {
     return sum(total) / static_cast<float>(few);
 }
 
-// out = (x - m) * r * weight + bias, residual = x if not null; returns the moments of the next row. Its inputs are
-// arguments, not captures, which would be loaded again after each store, as a vector may alias anything.
+// out = (x - m) * r * weight + bias, and residual = x if not null. Returns the moments of the next row. Inputs are
+// arguments, not captures: those would be loaded again after each store, as a vector may alias anything.
 template <class X, class S>
 Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S* weight, const S* bias, int64_t C,
                    bool past) {
@@ -74,7 +74,7 @@ Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S
     return next.total();
 }
 
-// With Residual, the row is inp + branch, and stored as residual.
+// With Residual, a row is inp + branch, which is stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const S* branch, const S* weight,
              const S* bias, int64_t N, int64_t C, float eps) {

@@ -1,20 +1,20 @@
-// Linear layers on the Cuda device, by cuBLASLt (device/cuda/cublaslt.cuh). T is how tensors are stored, float or bf16;
-// gradients of parameters are floats. Where cuBLASLt cannot fuse an epilogue, because rows are not aligned for it,
-// separate kernels follow; in bf16 the result is then rounded once more.
+// Linear layers on the Cuda device, by cuBLASLt (device/cuda/cublaslt.cuh). T is the type of tensors, float or bf16;
+// gradients of parameters are floats. If cuBLASLt cannot fuse an epilogue, because rows are not aligned for it, a
+// separate kernel follows; in bf16 the result is then rounded once more.
 #pragma once
 
 #include "device/cuda/cublaslt.cuh"
 #include "layers/gelu.cuh"
 #include "layers/matmul.h"
 
-// Whether dev.fuse_gelu is likely to be faster: on Hopper, and Blackwell in data centres. On other chips cuBLASLt is
-// reported to run GELU in a kernel of its own, or in a slow one.
+// Whether dev.fuse_gelu is likely to be faster: it is on Hopper, and on Blackwell in data centres. On other chips
+// cuBLASLt is reported to run GELU in a separate or in a slow kernel.
 inline bool fused_gelu_pays() {
     const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
     return major == 9 || major == 10;
 }
 
-// Not fused in plain fp32: the library's tanh is an approximation.
+// GELU is not fused in plain fp32, because the library's tanh is an approximation.
 template <class T>
 bool fuses_gelu(const Cuda& dev) {
     return dev.fuse_gelu && (std::is_same_v<T, bf16> || dev.tf32);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(256) add_parts_kernel(T* sums, const T* __rest
 inline void add_parts(Cuda& dev, float* sums, const float* parts, int count, int64_t n) {
     LAUNCH(add_parts_kernel<float>, static_cast<unsigned>((n + 255) / 256), 256, 0, dev.stream, sums, parts, count, n);
 }
-// dbias (OC) += sum over rows of dout (N,OC), in a shape that N alone determines
+// dbias (OC) += sum over rows of dout (N,OC). The shape of the sum depends only on N.
 template <class T>
 void add_column_sums(Cuda& dev, float* dbias, const T* dout, int64_t N, int64_t OC) {
     const int64_t rows = std::max<int64_t>(64, (N + 63) / 64), parts = (N + rows - 1) / rows;
@@ -125,7 +125,8 @@ void linear_parameters_backward(Cuda& dev, float* dweight, float* dbias, const T
     if (!dbias) return matmul(dev, p);
     const Matmul<T, float> weight_alone = p;
     float* const sums = dev.scratch(OC);
-    // dout is a factor that is on the chip: its sums cost no memory access, so DGELU_BGRAD before it would save none
+    // dout is an operand of this matmul, so its sums cost no memory access, and fusing them before (DGELU_BGRAD) would
+    // save none.
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB, p.a_sums = sums;
     if (try_matmul(dev, p)) return add_parts(dev, dbias, sums, 1, OC);
     matmul(dev, weight_alone);
@@ -142,7 +143,7 @@ void matmul_forward(Cuda& dev, T* out, const T* inp, const T* weight, const std:
 
 // forward: out = inp · weightᵀ + bias
 // dinp (N,C) = dout · weight      dweight (OC,C) += doutᵀ · inp      dbias (OC) += sum over rows of dout; may be null
-// Where accumulate is false dweight is =; dbias is += always.
+// Without `accumulate`, dweight is set, not added to; dbias is always +=.
 template <class T>
 void matmul_backward(Cuda& dev, T* dinp, float* dweight, float* dbias, const T* dout, const T* inp, const T* weight,
                      int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
@@ -152,7 +153,7 @@ void matmul_backward(Cuda& dev, T* dinp, float* dweight, float* dbias, const T* 
     matmul(dev, Matmul<T, T>{.out = dinp, .a = dout, .b = weight, .M = N, .N = C, .K = OC});
 }
 
-// pre (N,OC) = inp · weightᵀ + bias        out (N,OC) = gelu(pre), of pre before it is rounded where that is fused
+// pre (N,OC) = inp · weightᵀ + bias        out (N,OC) = gelu(pre); if fused, of pre before it is rounded
 template <class T>
 void matmul_gelu_forward(Cuda& dev, T* out, T* pre, const T* inp, const T* weight, const T* bias, int64_t N, int64_t C,
                          int64_t OC) {
@@ -185,7 +186,7 @@ void linear_gelu_input_backward(Cuda& dev, T* dpre, const T* dout, const T* pre,
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
 // dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
-// If inp is null it is recomputed, in the place of pre, from pre as it was rounded.
+// If inp is null it is recomputed from the rounded pre, which it overwrites.
 template <class T>
 void matmul_gelu_backward(Cuda& dev, T* dpre, float* dweight, float* dbias, const T* dout, const T* inp, T* pre,
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {

@@ -21,7 +21,7 @@ void matmul_forward(Reference<T>&, T* out, const T* inp, const T* weight, const 
 
 // forward: out = inp · weightᵀ + bias
 // dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout        (dbias may be null)
-// Without `accumulate`, dweight is =, which saves zeroing and reading it; dbias is always +=.
+// Without `accumulate`, dweight is set, not added to, which saves zeroing and reading it; dbias is always +=.
 template <class T>
 void matmul_backward(Reference<T>&, T* dinp, T* dweight, T* dbias, const T* dout, const T* inp, const T* weight,
                      int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
@@ -48,7 +48,7 @@ void matmul_gelu_forward(Reference<T>& dev, T* out, T* pre, const T* inp, const 
 
 // The backward of a linear layer whose input was inp = gelu(pre); dpre, pre (N,C).
 // dpre = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward's
-// If inp is null it is recomputed, in the place of pre.
+// If inp is null it is recomputed and overwrites pre.
 template <class T>
 void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, const T* dout, const T* inp, T* pre,
                           const T* weight, int64_t N, int64_t C, int64_t OC, bool accumulate = true) {
@@ -59,8 +59,8 @@ void matmul_gelu_backward(Reference<T>& dev, T* dpre, T* dweight, T* dbias, cons
     for (int64_t i = 0; i < N * C; ++i) dpre[i] *= derivative[static_cast<size_t>(i)];
 }
 
-// out = residual + inp · weightᵀ + bias        residual (N,OC). Its backward is matmul_backward: the residual's is
-// dout.
+// out = residual + inp · weightᵀ + bias        residual (N,OC). The backward is matmul_backward; the gradient of
+// residual is dout.
 template <class T>
 void matmul_residual_forward(Reference<T>& dev, T* out, const T* inp, const T* weight, const T* bias, const T* residual,
                              int64_t N, int64_t C, int64_t OC) {

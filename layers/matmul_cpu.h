@@ -60,7 +60,7 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
 }
 
 // dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
-// If inp is null it is recomputed, in the place of pre, while pre is in the cache.
+// If inp is null it is recomputed and overwrites pre, while pre is in the cache.
 inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* dbias, const float* dout,
                                  const float* inp, float* pre, const float* weight, int64_t N, int64_t C, int64_t OC,
                                  bool accumulate = true) {

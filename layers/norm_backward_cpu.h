@@ -5,13 +5,14 @@
 
 namespace norm_cpu {
 
-// Sums over a row of dnorm and of dnorm * norm. Scalars on purpose: GCC returns structs of vectors through memory.
+// Sums over a row of dnorm and of dnorm * norm. They are scalars, because GCC returns structs of vectors through
+// memory.
 struct Sums {
     float dnorm, dnorm_norm;
 };
 
-// A row of dout and inp, and the places of its dinp and dresidual. With Mean, as in LayerNorm; without it norm is inp *
-// r, and there is no sum(dnorm) and no db.
+// A row of dout and inp, and the places of its dinp and dresidual. Mean is true for LayerNorm. For RMSNorm it is false:
+// norm is inp * r, and there is no sum(dnorm) and no db.
 template <bool Mean, class S>
 struct BackwardRow {
     const S *dout, *inp, *dresidual;
@@ -25,13 +26,13 @@ struct BackwardRow {
 
 // Reads row `next` from memory: computes its sums, and adds its part to dw (C) and db (C). Finishes `row` from the
 // caches: dinp = dresidual + r * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)), given its sums.
-// All loads of a vector come before its stores: with rows of whole pages, a load just behind a store would wait for it,
-// as the CPU first compares the lowest 12 bits of their addresses.
+// All loads of a vector come before its stores: with rows of whole pages, a load right after a store would wait for it,
+// because the CPU first compares the lowest 12 bits of their addresses.
 template <bool Mean, bool Finish, bool Next, class S>
 Sums finish_and_read(BackwardRow<Mean, S> row, const Sums& sums, BackwardRow<Mean, S> next, float* dw, float* db,
                      const S* weight, int64_t C, bool past) {
     using namespace simd;
-    // Multiplied out, dinp is two FMAs: r * dnorm + shift + slope * norm.
+    // Expanded, dinp takes two FMAs: r * dnorm + shift + slope * norm.
     const vfloat shift = set1(Mean ? -row.r * (sums.dnorm / static_cast<float>(C)) : 0.0f);
     const vfloat slope = set1(-row.r * (sums.dnorm_norm / static_cast<float>(C)));
     vfloat sum_dnorm[4]{}, sum_dnorm_norm[4]{};

@@ -1,4 +1,4 @@
-// How a norm sees its input: as rows, each normalized by itself.
+// How a norm divides its input into rows, each of which is normalized separately.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ struct Rows {
     int64_t N = 1, C = 1;  // N rows of C values, one after the other
 };
 
-// (B,T,C) over (C) are B·T rows of C; images (B,C,H,W) over (C,H,W) B rows of C·H·W; an RNN's (T,B,d) over (d) T·B rows
-// of d. normalized_shape must be what the input's shape ends with, as torch.nn.LayerNorm's; else it throws
-// std::invalid_argument.
+// (B,T,C) over (C) are B·T rows of C values, images (B,C,H,W) over (C,H,W) are B rows of C·H·W, and an RNN's (T,B,d)
+// over (d) are T·B rows of d. As for torch.nn.LayerNorm, the input's shape must end with normalized_shape; otherwise
+// std::invalid_argument is thrown.
 inline Rows normalized_rows(const std::vector<int64_t>& shape, const std::vector<int64_t>& normalized_shape) {
     const auto text = [](const std::vector<int64_t>& dimensions) {
         std::string s;

@@ -1,5 +1,5 @@
 // Root-mean-square normalization (Zhang & Sennrich 2019), as torch.nn.RMSNorm: layernorm without mean and bias.
-// A, S, N and C as in layers/layernorm.h.
+// A, S, N and C have the same meaning as in layers/layernorm.h.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "layers/normalized_shape.h"
 
 // norm = inp * rrms,  rrms = 1 / sqrt(mean(inp²) + eps)
-// out (N,C) = norm, rounded to S, * weight        rrms (N): kept for the backward        weight (C) null means 1.
+// out (N,C) = norm, rounded to S, * weight        rrms (N): saved for the backward        weight (C) null means 1.
 template <class A, class S>
 void rmsnorm_forward(Reference<A>&, S* out, A* rrms, const S* inp, const std::type_identity_t<S>* weight, int64_t N,
                      int64_t C, std::type_identity_t<A> eps = A(1e-6)) {
@@ -38,8 +38,8 @@ void residual_rmsnorm_forward(Reference<A>& dev, S* residual, S* out, A* rrms, c
 
 // forward: out = norm * weight
 // dinp (N,C) = dresidual + rrms * (dnorm - norm * mean(dnorm * norm)),  dnorm = dout * weight
-// dweight (C) += sum over rows of dout * norm        norm is not rounded to S here: that rounding's derivative counts
-// as 1 dresidual (N,C): may be dinp itself; null means 0. Either of dinp, dweight may be null.
+// dweight (C) += sum over rows of dout * norm, which is not rounded to S here: the derivative of rounding counts as 1.
+// dresidual (N,C) may be dinp itself; null means 0. Either of dinp, dweight may be null.
 template <class A, class S>
 void rmsnorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_identity_t<S>* dweight, const S* dout,
                       const S* inp, const std::type_identity_t<S>* weight, const A* rrms,

@@ -1,4 +1,4 @@
-// RMS normalization on the Cpu, as layers/layernorm_cpu.h.
+// RMS normalization on the Cpu, in the same way as layers/layernorm_cpu.h.
 #pragma once
 
 #include "layers/norm_backward_cpu.h"
@@ -7,7 +7,7 @@
 
 namespace rmsnorm_cpu {
 
-// With Residual, the row is inp + branch, and stored as residual.
+// With Residual, a row is inp + branch, which is stored as residual.
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, const S* weight, int64_t N, int64_t C,
              float eps) {

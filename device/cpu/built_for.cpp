@@ -1,8 +1,9 @@
-// Compiled like the layers, so these constants say what their code needs. No code of this file runs.
+// Constants that list the CPU features of the layers' code, as this file is compiled with the same options. It contains
+// no code that runs.
 #if defined(__x86_64__)
 #include "device/cpu/features.h"
 
-// A macro that is not defined stays its own name.
+// The text of a macro's value. A macro that is not defined gives its own name.
 #define TEXT_OF(macro) #macro
 #define IS_ONE(macro, ...) TEXT_OF(macro)[0] == '1',
 

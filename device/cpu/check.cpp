@@ -1,6 +1,6 @@
-// Before anything else runs: does this CPU have what the program was built for? Otherwise it would end somewhere by
-// SIGILL. The Makefile compiles this file for any x86-64, so it keeps off the standard library's templates, whose code
-// the linker may take from a file that was compiled for more.
+// Checks before anything else runs that this CPU has the features the program was built for; otherwise it would die of
+// SIGILL somewhere. The Makefile compiles this file for any x86-64. It uses no templates of the standard library,
+// because the linker may take their code from a file that was compiled for newer CPUs.
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ __attribute__((constructor(101))) static void check_cpu() {
     struct Registers {
         unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     };
-    const auto cpuid = [](unsigned leaf, unsigned subleaf) {  // zeros where the CPU has no such leaf
+    const auto cpuid = [](unsigned leaf, unsigned subleaf) {  // zeros if the CPU has no such leaf
         Registers r;
         __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
         return r;

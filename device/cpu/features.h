@@ -1,6 +1,6 @@
-// The x86 extensions that a compiler uses by itself or the layers use by name: the compiler's macro, the CPU's name for
-// it. X is for those that every supported compiler's __builtin_cpu_supports knows by that name. BIT is for those that
-// clang before 18 does not know: where cpuid reports them (leaf, subleaf, register, bit).
+// The x86 extensions that the compiler may use, or that the layers use explicitly, each as the compiler's macro and the
+// CPU's name. X is for those that __builtin_cpu_supports of every supported compiler knows by that name. BIT is for
+// those that clang before 18 does not know, with their place in cpuid (leaf, subleaf, register, bit).
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 constexpr int cpu_features = 0 CPU_FEATURES(CPU_FEATURE_COUNT, CPU_FEATURE_COUNT);
 
 extern const bool built_with[cpu_features];  // what this program was compiled for
-extern const char* const built_for;          // in a word
+extern const char* const built_for;          // the same as one word, for messages
 
-// The names of what is in `needed` and not in `has`, as "avx2, fma"; returns how many.
+// Writes the names of the features in `needed` that are not in `has`, as "avx2, fma", and returns their number.
 int missing_cpu_features(const bool* needed, const bool* has, char* names, size_t size);

@@ -1,5 +1,5 @@
-// The measured peak of this machine, which speeds are given as a share of. Clocks and other tenants vary, so a share
-// means something only if its peak is measured beside it, in turn with the work (dev/harness.h).
+// The measured peak of this machine; speeds are given as a share of it. Clock rates and the load of other tenants vary,
+// so a share is meaningful only if the peak is measured in turn with the work (dev/harness.h).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Effort {
     int tries;
 };
 constexpr Effort quick{0.005, 3};     // when a run starts
-constexpr Effort thorough{0.020, 3};  // beside what make bench times
+constexpr Effort thorough{0.020, 3};  // in turn with the layers that make bench times
 
 // FLOP/s of all threads together. Each thread calls `work`, which returns the FLOP it has done, for a while before the
 // clock starts, so that threads are awake and their cores run at the clock rate for such work. A loop of less than a
@@ -65,7 +65,7 @@ inline double fma_work() {
 #endif
     constexpr int64_t rounds = 240'000 / chains;
     float first = 0;
-    asm volatile("" : "+m"(first));  // known to nobody: or calls after the first would be left out
+    asm volatile("" : "+m"(first));  // unknown to the compiler, which would otherwise remove all calls but the first
     simd::vfloat z[chains], c[3];
     for (int i = 0; i < 3; ++i) c[i] = simd::set1(-1.80f - 0.05f * static_cast<float>(i));
     for (int i = 0; i < chains; ++i)
@@ -76,13 +76,13 @@ inline double fma_work() {
     }
     simd::vfloat total{};
     for (const auto& v : z) total += v;
-    return simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // the sum keeps the loop alive
+    return simd::sum(total) < 1e9f ? 2.0 * simd::W * chains * rounds : 0;  // uses the sum
 }
 inline double fma_peak(Effort effort) { return rate_of_threads(fma_work, effort); }
 
 inline double peak_of_kind(gemm::Floats, Effort effort) { return fma_peak(effort); }
 
-// The same for the other kinds of matmul, with operands that stay in L1.
+// The peaks of the other kinds of matmul, with operands that stay in L1.
 #if defined(__AVX512BF16__)
 inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
     using namespace gemm;
@@ -93,7 +93,7 @@ inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
             const TileKernel compute = tile_kernel<Order::k_first, NV, Bf16Pairs>(MR);
             for (int64_t r = 0; r < rounds; ++r) {
                 compute(K, a, MR, b, c, NR, Store::add, NR, {});
-                asm volatile("" ::: "memory");  // or all rounds would be one
+                asm volatile("" ::: "memory");  // otherwise the compiler would merge the rounds
             }
             return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
         },
@@ -118,14 +118,14 @@ double peak_of_kind(amx::Planes<planes>, Effort effort) {
 }
 #endif
 
-// Copies 256 MiB with streaming stores on all threads: bytes/s read and written.
+// Copies 256 MiB with streaming stores on all threads, and returns the bytes/s read and written.
 class CopyPeak {
     static constexpr int64_t n = int64_t{32} << 20;
 
 public:
     static constexpr int64_t bytes = 2 * host_bytes<float>(n);
 
-    CopyPeak() {  // touches the pages: what was never written is read from one page of zeros, out of the cache
+    CopyPeak() {  // touches the pages, as memory never written is one page of zeros, read from the cache
 #pragma omp parallel for schedule(static)
         for (int64_t i = 0; i < n; ++i) from_[i] = 1;
         once();

@@ -21,8 +21,8 @@ template <class F>
     }
     for (; c < C; c += simd::W) f(c, C - c, 0);
 }
-// The sum of such parts. Always inline, as each_vector is: passing the address of the parts to a function would keep
-// them in memory.
+// The sum of such parts. It is always inlined, as each_vector is: passing the address of the parts to a function would
+// keep them in memory.
 [[gnu::always_inline]] inline float sum(const simd::vfloat (&parts)[4]) {
     return simd::sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
@@ -122,6 +122,6 @@ void sum_over_rows(Cpu& dev, int64_t N, int64_t C, S* sum1, S* sum2, const Visit
             const int64_t c = i % stride;
             store_n(total + c, load_n(total + c, C - c) + sum, C - c);
         }
-        stream_fence();  // of what visit stored
+        stream_fence();  // for visit's streaming stores
     }
 }

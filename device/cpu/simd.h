@@ -1,5 +1,5 @@
-// One vector of floats, as wide as the target CPU has it, and the few operations that the layers need. GCC's vector
-// types bring + - * / and comparisons at every width; only what they lack is written per width.
+// One vector type of floats, as wide as the target CPU's, and the few operations that the layers need. GCC's vector
+// types have + - * / and comparisons at every width; only the other operations are written per width.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ inline vfloat load(const float* p) {
 }
 inline void store(float* p, vfloat v) { std::memcpy(p, &v, sizeof v); }
 
-// Loads the first n lanes (0 <= n <= W; more counts as W) and zeros in the others. Memory behind them is not read.
+// Loads the first n lanes (0 <= n <= W; more counts as W); the others are zero. Memory after them is not read.
 inline vfloat load_n(const float* p, int64_t n) {
 #if defined(__AVX512F__)
     return n >= W ? load(p) : (vfloat)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
@@ -83,8 +83,8 @@ inline void stream(float* p, vfloat v) {
 }
 
 // Orders this thread's streaming stores before its later stores, such as those that signal a barrier. On x86, streaming
-// stores are weakly ordered and a barrier alone need not order them (libgomp's does, as it uses a locked instruction;
-// LLVM's may not).
+// stores are weakly ordered, and a barrier alone need not order them: libgomp's does, as it uses a locked instruction,
+// but LLVM's may not.
 inline void stream_fence() {
 #if defined(__AVX2__)
     _mm_sfence();
@@ -122,8 +122,8 @@ inline vfloat sqrt(vfloat v) {
 #endif
 }
 
-// A NaN in b wins: max(bound, x) keeps a NaN x visible. GCC turns the comparison into a mask and a blend: two
-// operations.
+// If b is NaN the result is NaN, so max(bound, x) keeps a NaN x visible. GCC compiles the comparison to two operations,
+// a mask and a blend.
 inline vfloat max(vfloat a, vfloat b) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
@@ -215,13 +215,13 @@ inline vfloat times_two_to(vfloat x, vfloat n) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)x, (__m512)n);
 #else
-    const vint i = __builtin_convertvector(n, vint), half = i >> 1;  // in two factors, as 2^-151 is none
+    const vint i = __builtin_convertvector(n, vint), half = i >> 1;  // two factors, as 2^-151 is not a float
     return x * (vfloat)((half + 127) << 23) * (vfloat)((i - half + 127) << 23);
 #endif
 }
 
-// 2^x to 1.25 ulp (tested over all floats' exponents), 0 below -150, inf from 128 on, NaN stays NaN.
-// x = n + r with |r| <= 1/2; 2^r by its minimax polynomial of degree 6.
+// 2^x with an error of at most 1.25 ulp (tested over all exponents of floats); 0 below -150, infinity from 128 on, NaN
+// stays NaN. x = n + r with |r| <= 1/2, and 2^r is its minimax polynomial of degree 6.
 inline vfloat exp2(vfloat x) {
 #if defined(__AVX512DQ__)
     const vfloat r = (vfloat)_mm512_maskz_reduce_ps(0xffff, (__m512)x, 0), n = x - r;  // of infinity r is 0
@@ -239,9 +239,9 @@ inline vfloat exp2(vfloat x) {
     return times_two_to(fma(p, r, set1(1.0f)), n);
 }
 
-// e^x as 2^(x log2(e)): 0 below -103.97, infinity above 88.73, NaN stays NaN. Rounding the product costs 1.25 |x| ulp
-// beside exp2's own error. That is little where e^x matters: for scores and logits minus their maximum, which have an
-// error as large. Splitting the argument in two would take a third longer.
+// e^x as 2^(x log2(e)): 0 below -103.97, infinity above 88.73, NaN stays NaN. Rounding the argument adds 1.25 |x| ulp
+// to exp2's own error. That is acceptable for scores and logits minus their maximum, whose own error is as large.
+// Splitting the argument in two would take a third longer.
 inline vfloat exp(vfloat x) { return exp2(x * std::numbers::log2e_v<float>); }
 
 }  // namespace simd

@@ -1,5 +1,5 @@
-// What the layers' CUDA kernels stand on. The same source compiles with nvcc for a GPU and with g++ for the emulator
-// (dev/emulator/), which runs kernels on the CPU and reports their mistakes.
+// The foundation of the layers' CUDA kernels. The same source compiles with nvcc for a GPU and with g++ for the
+// emulator (dev/emulator/), which runs kernels on the CPU and reports their mistakes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,7 +45,7 @@ inline int device_attribute(cudaDeviceAttr attribute) {
                      std::source_location::current() __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-// Put before a loop whose arrays must stay in registers.
+// Stands before a loop that must be unrolled, so that its arrays stay in registers.
 #ifdef __CUDACC__
 #define UNROLL _Pragma("unroll")
 #else
@@ -70,7 +70,7 @@ struct CudaDelete {
 template <class T>
 using CudaBuffer = std::unique_ptr<T[], CudaDelete>;
 
-// `count` elements of device memory, contents undefined. Throws std::bad_alloc where there are not as many.
+// Allocates `count` elements of device memory, contents undefined. Throws std::bad_alloc if there is not enough.
 template <class T>
 CudaBuffer<T> cuda_allocate(int64_t count) {
     void* p = nullptr;
@@ -94,23 +94,23 @@ struct CudaEvent {
 
 struct Cuda {
     using scalar = float;
-    Profile* profile = nullptr;  // as Cpu's
+    Profile* profile = nullptr;  // as in Cpu
     cudaStream_t stream = nullptr;
     int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-    bool tf32 = false;               // matmuls of floats use 10 bits of the fractions, on tensor cores
-    bool fuse_gelu = true;           // into matmuls; off: GELU's own kernels, whose bits can be recomputed from `pre`
-    bool bf16_matmuls = false;      // in Muon's steps, as on the Cpu
+    bool tf32 = false;               // matmuls of floats on tensor cores, with 10 bits of each operand's fraction
+    bool fuse_gelu = true;           // GELU in matmul epilogues; off: own kernels, which recompute the same bits
+    bool bf16_matmuls = false;       // matmuls of Muon's steps in bf16, as on the Cpu
     int64_t classifier_rows = 8192;  // rows of logits in memory at a time (layers/classifier.cuh)
     std::shared_ptr<struct CublasLt> cublas;      // made by the first matmul (device/cuda/cublaslt.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)
-    std::shared_ptr<struct CudaTimings> timings;  // of calls that the profile does not have yet
+    std::shared_ptr<struct CudaTimings> timings;  // calls that are not in the profile yet
 
-    // Scratch memory that the kernels of one layer pass on to each other: at least `count` floats, contents undefined,
-    // valid until the next call. It grows and never shrinks.
+    // Scratch memory for data between the kernels of one layer: at least `count` floats, contents undefined, valid
+    // until the next call. It grows and never shrinks.
     float* scratch(int64_t count) {
         if (scratch_count_ < count) {
-            scratch_ = nullptr;  // give the old back before taking the new
-            scratch_count_ = 0;  // where that fails, there is none
+            scratch_ = nullptr;  // frees the old memory before the new is allocated
+            scratch_count_ = 0;  // remains 0 if the allocation fails
             ++scratch_age_;
             scratch_ = cuda_allocate<float>(count);
             scratch_count_ = count;
@@ -131,7 +131,7 @@ struct CudaTiming {
     double flops = 0, bytes = 0;
 };
 struct CudaTimings {
-    std::deque<CudaTiming> calls;  // which stay where they are, and are used again
+    std::deque<CudaTiming> calls;  // a deque, so that calls keep their addresses; they are reused
     size_t used = 0;
 };
 
@@ -148,13 +148,13 @@ inline CudaTiming* timing_begin(Cuda& dev, const char* name) {
 }
 inline void timing_end(Cuda& dev, CudaTiming* timing, const char* name, double flops, double bytes) {
     if (timing) {
-        cudaEventRecord(timing->end.event, dev.stream);  // where this fails, so does reading the time
+        cudaEventRecord(timing->end.event, dev.stream);  // if this fails, so does reading the time
         timing->name = name, timing->flops = flops, timing->bytes = bytes;
     }
     nvtxRangePop();
 }
 
-// Called when the stream has been synchronized.
+// Adds the timings to the profile. Called after the stream has been synchronized.
 inline void read_timings(Cuda& dev) {
     if (!dev.timings) return;
     const size_t used = std::exchange(dev.timings->used, 0);
@@ -166,7 +166,7 @@ inline void read_timings(Cuda& dev) {
     }
 }
 
-// What a model needs of its device besides the layers, as in device/device.h.
+// What a model needs from its device besides the layers, as in device/device.h.
 template <class T>
 void zero(Cuda& dev, T* x, int64_t n) {
     cuda_check(cudaMemsetAsync(x, 0, static_cast<size_t>(n) * sizeof(T), dev.stream), "cudaMemset");
@@ -188,7 +188,7 @@ void to_device(Cuda& dev, T* x, const T* host, int64_t n) {
     cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
 }
 
-// What was launched before may fail here, on a GPU.
+// On a GPU, errors of earlier launches may be reported here.
 template <class T>
 std::vector<T> to_host(Cuda& dev, const T* x, int64_t n) {
     std::vector<T> host(static_cast<size_t>(n));
@@ -204,7 +204,7 @@ void to_host(Cuda& dev, float* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(host[static_cast<size_t>(i)]);
 }
 
-// In double, in order.
+// The sum in double, in order.
 template <class T>
 double sum(Cuda& dev, const T* x, int64_t n) {
     double total = 0;
@@ -234,8 +234,8 @@ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
 template <class T>
 constexpr int packed = 16 / static_cast<int>(sizeof(T));  // as many as the widest access takes
 
-// V is 1, or p is aligned to 16 bytes and V values fill a multiple of 16 bytes. load_once marks the line as the first
-// to be evicted, as nothing will read it again soon.
+// Loads V values, where V is 1, or p is aligned to 16 bytes and V values fill a multiple of 16 bytes. load_once marks
+// the line as the first to be evicted, because it will not be read again soon.
 template <int V, bool once = false, class T>
 __device__ __forceinline__ void load(float (&x)[V], const T* p) {
     if constexpr (V == 1) {
@@ -255,7 +255,7 @@ template <int V, class T>
 __device__ __forceinline__ void load_once(float (&x)[V], const T* p) {
     load<V, true>(x, p);
 }
-// x = p[i] …, or `otherwise` where p is null
+// x = p[i] …, or `otherwise` if p is null.
 template <int V, class T>
 __device__ __forceinline__ void load_or(float (&x)[V], const T* p, int64_t i, float otherwise) {
     if (p)
@@ -284,7 +284,7 @@ bool can_pack(int64_t C, const Pointer*... tensors) {
     return C % packed<T> == 0 && (... && (reinterpret_cast<uintptr_t>(tensors) % 16 == 0));
 }
 
-// --- kernels that do the same to each of n values
+// --- elementwise kernels
 constexpr int elements_block = 256;
 // Calls f<V>(i) for the thread's own V values from i on, or f<1>(i) for one of the last n % V values. launch_elements
 // gives the number of threads.

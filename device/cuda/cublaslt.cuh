@@ -1,5 +1,5 @@
-// Matmuls by cuBLASLt with fused epilogues. Our matrices are stored row by row, cuBLAS' column by column: to cuBLAS our
-// memory holds the transposes, and it computes outᵀ = bᵀ · aᵀ.
+// Matmuls by cuBLASLt with fused epilogues. Matrices here are row-major, but cuBLAS' are column-major. So cuBLAS sees
+// the transposes of these matrices, and computes outᵀ = bᵀ · aᵀ.
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -48,7 +48,7 @@ struct CublasLt {
             if (matmul) cublasLtMatmulDescDestroy(matmul);
         }
     };
-    // Everything that decides whether cuBLASLt can do a matmul, including what its heuristics are not given: alpha,
+    // Everything that decides whether cuBLASLt supports a matmul, including what its heuristics are not given: alpha,
     // beta, and whether C is D. So the algorithm does not depend on which matmuls came before.
     using Key = std::array<int64_t, 18>;
 
@@ -77,8 +77,9 @@ inline uint32_t alignment_of(const void* p) {
     return 1u << std::min(4, std::countr_zero(reinterpret_cast<uintptr_t>(p)));
 }
 
-// Asks the heuristics once. Split-K is allowed only if the parts are added in fp32 by a kernel of their own: no
-// atomics, and no sums rounded to bf16. One algorithm, one stream and one workspace give the same bits at every run.
+// Makes the plan of a matmul from cuBLASLt's heuristics. Split-K is allowed only if a separate kernel adds the parts in
+// fp32: no atomics, and no sums rounded to bf16. One algorithm, one stream and one workspace give the same bits in
+// every run.
 template <class T, class Out>
 void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Matmul<T, Out>& p, const uint32_t (&alignment)[4]) {
     CublasLt& lt = *dev.cublas;
@@ -95,7 +96,7 @@ void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Matmul<T, Out>& p, 
     cublas_check(
         cublasLtMatmulDescCreate(&plan.matmul, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-    // its A is our b
+    // cuBLAS' A is b
     attribute(CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     attribute(CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     attribute(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(p.epilogue));
@@ -134,12 +135,12 @@ void choose_algorithm(Cuda& dev, CublasLt::Plan& plan, const Matmul<T, Out>& p, 
     cublasLtMatmulPreferenceDestroy(preference);
     plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     plan.algorithm = result.algo;
-    // the first algorithm that needs any allocates it, in a first pass that no graph records
+    // The first algorithm that needs a workspace allocates it, in a first pass that no graph records.
     if (plan.found && result.workspaceSize > 0 && !lt.workspace)
         lt.workspace = cuda_allocate<char>(static_cast<int64_t>(lt.workspace_size));
 }
 
-// Returns whether cuBLASLt can do it, and if so, has done it.
+// Computes the matmul if cuBLASLt supports it. Returns whether it does.
 template <class T, class Out>
 bool try_matmul(Cuda& dev, const Matmul<T, Out>& p) {
     if (!dev.cublas) dev.cublas = std::make_shared<CublasLt>();
@@ -186,7 +187,7 @@ bool try_matmul(Cuda& dev, const Matmul<T, Out>& p) {
     return true;
 }
 
-// For matmuls that cuBLASLt can always do: those without an epilogue.
+// Computes a matmul that cuBLASLt always supports: one without an epilogue.
 template <class T, class Out>
 void matmul(Cuda& dev, const Matmul<T, Out>& p) {
     if (!try_matmul(dev, p))

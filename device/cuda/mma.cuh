@@ -1,6 +1,6 @@
-// Tensor cores and their way through shared memory, one function for each PTX instruction. What a lane holds of a
-// matrix is said in NVIDIA's PTX ISA, under the instruction's name. The emulator has its own file of this name
-// (dev/emulator/include/).
+// Tensor cores and their data paths through shared memory, one function for each PTX instruction. NVIDIA's PTX ISA
+// describes which elements of a matrix a lane holds, under the instruction's name. The emulator has its own file of
+// this name (dev/emulator/include/).
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -16,14 +16,15 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four matrices (8,8) of 16-bit numbers from shared memory: lane 8 * i + row names where that row of the i-th begins.
+// Loads four matrices (8,8) of 16-bit numbers from shared memory: lane 8 * i + j gives the address of row j of the
+// i-th.
 __device__ __forceinline__ void ldmatrix(unsigned (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row))
                  : "memory");
 }
-// The same, each matrix transposed.
+// Does the same with each matrix transposed.
 __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -31,7 +32,7 @@ __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], const void
                  : "memory");
 }
 
-// Begins to copy 16 bytes from global to shared memory, past L1; zeros where not `present`.
+// Begins to copy 16 bytes from global to shared memory, bypassing L1. Copies zeros if not `present`.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool present = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(present ? 16 : 0)
@@ -45,7 +46,7 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// 2^x, off by 2 units of the last place; results below 2^-126 are 0
+// 2^x with an error of 2 units in the last place. Results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,4 +1,4 @@
-// The peak of a GPU: by its data sheet, and measured.
+// The peak of a GPU, from its data sheet and measured.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ inline double data_sheet_flops(std::string_view name) {
             if (ends(at + word.size()) && ends(at - 1)) return true;
         return false;
     };
-    for (const char* other : {"NVL", "Ti", "D", "Laptop", "MIG"})  // slower or faster ones of the same name
+    for (const char* other : {"NVL", "Ti", "D", "Laptop", "MIG"})  // slower or faster variants of the same name
         if (has(other)) return 0;
     for (const Chip& chip : chips)
         if (has(chip.name)) return chip.flops;

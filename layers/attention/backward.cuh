@@ -1,6 +1,6 @@
-// Attention's backward on tensor cores: probabilities are recomputed from logsumexp, once by a kernel for dk and dv
-// that loops over queries, once by one for dq that loops over keys. That is 7 matmuls in place of 5, but blocks share
-// no sums, so there are no atomics and the bits are the same at every run.
+// Attention's backward on tensor cores. Probabilities are recomputed from logsumexp, once by a kernel for dk and dv
+// that loops over queries, and once by a kernel for dq that loops over keys. That takes 7 matmuls instead of 5, but
+// blocks share no sums, so there are no atomics, and the bits are the same in every run.
 #pragma once
 
 #include "layers/attention/plain.cuh"
@@ -9,7 +9,7 @@
 namespace attention_mma {
 
 // p and dscore (16,16) of 16 rows and 16 columns as left operands: p = 2^(scores * factor - log_sum(half, i)), dscore =
-// p * (dprobabilities - delta(half, i)); both are 0 where not visible(row, column).
+// p * (dprobabilities - delta(half, i)). Both are 0 unless visible(row, column).
 template <class Statistic, class Delta, class Visible>
 __device__ __forceinline__ void probabilities(unsigned (&p)[4], unsigned (&dscore)[4], float (&scores)[2][4],
                                               float (&dprobabilities)[2][4], float factor, Statistic log_sum,
@@ -24,7 +24,7 @@ __device__ __forceinline__ void probabilities(unsigned (&p)[4], unsigned (&dscor
     as_left(dscore, dprobabilities[0], dprobabilities[1]);
 }
 
-// to (16,HS) = d * factor, where rows exist
+// to (16,HS) = d * factor, for the rows that exist
 template <int HS>
 __device__ __forceinline__ void store_rows(bf16* to, const float (&d)[HS / 8][4], int64_t stride, int first, int seq,
                                            float factor) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_rows(bf16* to, const float (&d)[HS / 8][4]
     }
 }
 
-// dq of dqkv (B,T,3C). A warp keeps 16 M queries and their douts; tiles of keys and values pass.
+// dq of dqkv (B,T,3C). A warp keeps 16 M queries and their douts, and loops over tiles of keys and values.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     dq_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(threads)
         dout_out[m][half] = t < seq ? delta[tile.head * seq + t] : 0;
     }
 
-    const int last = min(tile.first + queries, seq);  // past the last query
+    const int last = min(tile.first + queries, seq);  // the end of the queries
     for (int first = 0, stage = 0; first < last; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
         __syncthreads();  // the tile is here, and all have done with the one before
         if (first + tile_rows < last) copy_tile(first + tile_rows, stage ^ 1);
         const bf16 *const keys = stages + stage * 2 * size, *const values = keys + size;
-        // groups of 16 keys, as far as the last of these queries sees them
+        // Groups of 16 keys, up to the last one that these queries see.
         const int end = min(tile_rows, warp_first + 16 * M - first);
         const auto work_on = [&]<bool DIAGONAL>(int row) {
             float s[M][2][4] = {}, dp[M][2][4] = {};
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(threads)
     UNROLL for (int m = 0; m < M; ++m) store_rows<HS>(dqkv + tile.qkv, dq[m], 3 * C, warp_first + 16 * m, seq, scale);
 }
 
-// dk and dv of dqkv (B,T,3C). A warp keeps 16 M keys and values in shared memory, as the sums take the registers; tiles
-// of queries and their douts pass, with the queries' logsumexp and delta. Everything is transposed: keys are the rows
-// of scores.
+// dk and dv of dqkv (B,T,3C). A warp keeps 16 M keys and values in shared memory, as the sums take the registers, and
+// loops over tiles of queries and their douts, logsumexp and delta. Everything is transposed: keys are the rows of
+// scores.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     dkv_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(threads)
         copy_rows<HS, tile_rows>(stages + stage * 2 * size + size, dout + tile.out, C, first, seq);
         commit_copies();
     };
-    // each thread's part of a tile's statistics
+    // Each thread loads one value of a tile's statistics.
     const int which = static_cast<int>(threadIdx.x) / tile_rows, of_row = static_cast<int>(threadIdx.x) % tile_rows;
     const auto load_statistic = [&](int first) {
         const int t = first + of_row;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(threads)
         if (more) copy_tile(first + tile_rows, stage ^ 1);
         const float next = more ? load_statistic(first + tile_rows) : 0;
         const bf16 *const queries = stages + stage * 2 * size, *const douts = queries + size;
-        // groups of 16 queries, from those on that see the first of these keys
+        // Groups of 16 queries, from the first one that sees any of these keys.
         const auto work_on = [&]<bool DIAGONAL>(int row) {
             float s[M][2][4] = {}, dp[M][2][4] = {};
             UNROLL for (int k = 0; k < HS / 16; ++k) {
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// Returns whether it could.
+// Returns false if the tensor-core kernels do not support these sizes.
 inline bool backward(Cuda& dev, bf16* dqkv, const bf16* dout, const bf16* out, const bf16* qkv, const float* logsumexp,
                      int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const auto launch = [&]<int HS>() {

@@ -5,8 +5,7 @@
 
 namespace attention_mma {
 
-// s (16,16 groups) = -inf where a key comes after its query: for the warp's queries from `query` on and keys from `key`
-// on.
+// s (16,16 groups) = -inf for keys after their query; the warp's queries begin at `query` and the keys at `key`.
 template <int GROUPS>
 __device__ __forceinline__ void hide_later_keys(float (&s)[2 * GROUPS][4], int query, int key) {
     UNROLL for (int n = 0; n < 2 * GROUPS; ++n) UNROLL for (int i = 0; i < 4; ++i) {
@@ -14,8 +13,8 @@ __device__ __forceinline__ void hide_later_keys(float (&s)[2 * GROUPS][4], int q
     }
 }
 
-// A step of the online softmax for 16 queries: scores s become probabilities 2^(factor * (s - largest)), relative to
-// the largest score so far; sum += them, and sum and o are rescaled where this tile has a larger score than those
+// A step of the online softmax for 16 queries. Scores s become probabilities 2^(factor * (s - largest)), relative to
+// the largest score so far, and are added to sum. sum and o are rescaled if this tile has a larger score than those
 // before.
 template <int HS, int GROUPS>
 __device__ __forceinline__ void softmax_step(float (&s)[2 * GROUPS][4], float (&o)[HS / 8][4], float (&largest)[2],
@@ -27,7 +26,7 @@ __device__ __forceinline__ void softmax_step(float (&s)[2 * GROUPS][4], float (&
         most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
         largest[half] = most;
-        const float shift = most == -INFINITY ? 0 : most * factor;  // nothing visible yet, or all overflowed
+        const float shift = most == -INFINITY ? 0 : most * factor;  // no score is visible yet, or all overflowed
         const float rescale = exp2_approx(before * factor - shift);
         sum[half] *= rescale;
         UNROLL for (int n = 0; n < HS / 8; ++n) o[n][2 * half] *= rescale, o[n][2 * half + 1] *= rescale;
@@ -38,7 +37,7 @@ __device__ __forceinline__ void softmax_step(float (&s)[2 * GROUPS][4], float (&
     }
 }
 
-// out (16,HS) = o / sum and logsumexp (16), for those of the 16 queries from `first` on that exist.
+// out (16,HS) = o / sum and logsumexp (16), for the 16 queries from `first` on, if they exist.
 template <int HS>
 __device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const float (&o)[HS / 8][4],
                                            const float (&largest)[2], const float (&sum)[2], int first, int seq,
@@ -58,9 +57,9 @@ __device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const fl
     }
 }
 
-// out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp keeps the fragments of 16 M queries in registers; tiles
-// of keys and values pass, and the next tile is copied while one is computed. factor: log2(e) / sqrt(HS). Sums are kept
-// relative to 2^(factor * largest), the largest score so far.
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp keeps the fragments of 16 M queries in registers and
+// loops over tiles of keys and values; the next tile is copied while one is computed. factor is log2(e) / sqrt(HS).
+// Sums are relative to 2^(factor * largest), for the largest score so far.
 template <int HS, int M>
 __global__ void __launch_bounds__(threads)
     forward_kernel(bf16* __restrict__ out, float* __restrict__ logsumexp, const bf16* __restrict__ qkv, int seq,
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(threads)
     UNROLL for (int m = 0; m < M; ++m) largest[m][0] = largest[m][1] = -INFINITY;
 
     const auto work_on = [&]<bool DIAGONAL>(const bf16* keys, const bf16* values, int first) {
-        // of this tile's groups of 16 keys, the first `visible` ones are for these queries, the last in part
+        // These queries see the first `visible` groups of 16 keys of this tile, the last of them in part.
         const auto visible = [&](int m) { return DIAGONAL ? (warp_first + 16 * m - first) / 16 + 1 : groups; };
         float s[M][2 * groups][4];
         UNROLL for (int group = 0; group < groups; ++group) {
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(threads)
             if (DIAGONAL) hide_later_keys<groups>(s[m], warp_first + 16 * m, first);
             softmax_step<HS, groups>(s[m], o[m], largest[m], sum[m], factor);
         }
-        unsigned last[M][4];  // p of the groups on the diagonal, which come after the others
+        unsigned last[M][4];  // p of the groups on the diagonal, which are multiplied after the others
         UNROLL for (int group = 0; group < groups; ++group) {
             if (DIAGONAL && group >= visible(M - 1)) continue;
             unsigned p[M][4];
@@ -133,10 +132,10 @@ __global__ void __launch_bounds__(threads)
         }
     };
 
-    const int end = min(tile.first + queries, seq);  // past the last query
+    const int end = min(tile.first + queries, seq);  // the end of the queries
     for (int first = 0, stage = 0; first < end; first += tile_rows, stage ^= 1) {
         wait_for_copies<0>();
-        __syncthreads();  // the tile is here, and all have done with the one before, or have read their queries
+        __syncthreads();  // this tile has arrived, and all warps have finished the previous one or read their queries
         if (first + tile_rows < end) copy_tile(first + tile_rows, stage ^ 1);
         const bf16 *const keys = stages + stage * 2 * size, *const values = keys + size;
         if (first + tile_rows <= tile.first)
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(threads)
                                                       sum[m], warp_first + 16 * m, seq, C, factor);
 }
 
-// Returns whether it could.
+// Returns false if the tensor-core kernels do not support these sizes.
 inline bool forward(Cuda& dev, bf16* out, float* logsumexp, const bf16* qkv, int64_t B, int64_t seq, int64_t C,
                     int64_t NH) {
     const auto launch = [&]<int HS>() {

@@ -1,7 +1,6 @@
 // Attention's kernels in fp32 arithmetic, for tensors of floats and for head sizes that the tensor-core kernels do not
-// support. The channels of one position of a head are spread over LANES neighbouring lanes, 16 channels each, in
-// registers; the rows of the other side pass in shared memory, where all positions of a warp read the same row at a
-// time.
+// support. The channels of one position of a head are in the registers of LANES neighbouring lanes, 16 channels each.
+// The rows of the other side are in shared memory, where all positions of a warp read the same row at a time.
 #pragma once
 
 #include "layers/attention/block_tile.cuh"
@@ -10,14 +9,14 @@ namespace attention_plain {
 
 constexpr int threads = 128, depth = 16;
 constexpr float log2e = 1.44269504f, ln2 = 0.693147181f;  // the hardware computes powers of 2
-// Positions that a block has in registers, and rows that a tile of shared memory has.
+// The number of positions of a block in registers, and of rows of a tile in shared memory.
 template <int LANES>
 constexpr int rows = threads / LANES;
 template <int LANES>
 constexpr int width = depth* LANES;  // channels
-constexpr int chunk = 4;             // rows at once: their sums over lanes are independent of each other
+constexpr int chunk = 4;             // rows at a time, whose sums over lanes are independent of each other
 
-// Channel of a lane's i-th group of four.
+// The first channel of a lane's i-th group of four.
 template <int LANES>
 __device__ __forceinline__ int channel(int i) {
     return (i * LANES + static_cast<int>(threadIdx.x) % LANES) * 4;
@@ -27,7 +26,7 @@ __device__ __forceinline__ void load_four(float (&x)[4], const float* p) {
     memcpy(x, &bits, sizeof bits);
 }
 
-// x = the lane's channels of row (hs), 0 beyond the head or where the row is `absent`
+// x = the lane's channels of row (hs); 0 beyond the head, or if the row is `absent`
 template <int LANES, class T>
 __device__ __forceinline__ void load_row(float (&x)[depth], const T* row, int hs, bool absent) {
     UNROLL for (int i = 0; i < depth / 4; ++i) UNROLL for (int j = 0; j < 4; ++j) {
@@ -42,7 +41,8 @@ __device__ __forceinline__ void store_row(T* row, const float (&x)[depth], int h
         if (c < hs) row[c] = from_float<T>(x[4 * i + j] * factor);
     }
 }
-// tile = the rows first, first + 1, … of a tensor whose rows of one head lie `stride` apart, 0 where there is none
+// tile = the rows first, first + 1, … of a tensor whose rows of one head lie `stride` apart; 0 for rows that do not
+// exist
 template <int LANES, class T>
 __device__ __forceinline__ void load_tile(float (&tile)[rows<LANES>][width<LANES>], const T* source, int64_t stride,
                                           int first, int seq, int hs) {
@@ -75,14 +75,16 @@ __device__ __forceinline__ void add(float (&x)[depth], float factor, const float
     }
 }
 
-// The first position of the thread's warp: its lanes skip the same rows, those that are masked for all of it.
+// The first position of the thread's warp. All lanes of a warp skip the same rows, those that are masked for all of
+// them.
 template <int LANES>
 __device__ __forceinline__ int warp_first(const BlockTile& tile) {
     return tile.first + static_cast<int>(threadIdx.x) / 32 * (32 / LANES);
 }
 
-// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor: log2(e) / sqrt(hs).
-// The sums are kept relative to e^largest, the largest score so far.
+// out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor is log2(e) / sqrt(hs), as the hardware computes powers
+// of
+// 2. The sums are relative to the largest score so far.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 4)
     forward_kernel(T* __restrict__ out, float* __restrict__ logsumexp, const T* __restrict__ qkv, int seq, int64_t C,
@@ -109,12 +111,12 @@ __global__ void __launch_bounds__(threads, 4)
                 if (first + row + i > t) score[i] = -INFINITY;
                 largest = fmaxf(largest, score[i]);
             }
-            const float shift = largest == -INFINITY ? 0 : largest;  // nothing visible yet but overflows
+            const float shift = largest == -INFINITY ? 0 : largest;  // no score that has not overflowed is visible yet
             const float rescale = exp2f(before - shift);
             sum *= rescale;
             UNROLL for (int i = 0; i < depth; ++i) o[i] *= rescale;
             UNROLL for (int i = 0; i < chunk; ++i) {
-                if (first + row + i > t) continue;  // not 0 times its v, which may be NaN
+                if (first + row + i > t) continue;  // 0 times its v could be NaN
                 const float p = exp2f(score[i] - shift);
                 sum += p;
                 add<LANES>(o, p, v[row + i]);
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x % 32 == 0) delta[(position / seq * NH + h) * seq + position % seq] = sum;
 }
 
-// dq of dqkv (B,T,3C): queries stay in registers, keys and values pass.
+// dq of dqkv (B,T,3C). Queries stay in registers, in a loop over keys and values.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 3)
     dq_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(threads, 3)
     if (!absent) store_row<LANES>(dqkv + tile.qkv + t * 3 * C, dq, hs, scale);
 }
 
-// dk and dv of dqkv (B,T,3C): keys and values stay in registers, queries and douts pass.
+// dk and dv of dqkv (B,T,3C). Keys and values stay in registers, in a loop over queries and douts.
 template <int LANES, class T>
 __global__ void __launch_bounds__(threads, 2)
     dkv_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(threads, 2)
             dout_out[row] = absent ? 0 : delta[tile.head * seq + first + row];
         }
         __syncthreads();
-        for (int row = 0; row < rows<LANES>; row += chunk) {  // bounds of the warp's own would cost registers: spills
+        for (int row = 0; row < rows<LANES>; row += chunk) {  // bounds for each warp would take registers, and spill
             float p[chunk], dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 p[i] = exp2f(dot<LANES>(k, q[row + i]) - log_sum[row + i]);
@@ -224,7 +226,7 @@ __global__ void __launch_bounds__(threads, 2)
     store_row<LANES>(dqkv + tile.qkv + s * 3 * C + 2 * C, dv, hs, 1);
 }
 
-// f<LANES>() for heads of hs channels
+// Calls f<LANES>() for heads of hs channels.
 constexpr int most_channels = 256;
 template <class F>
 void for_head_size(int64_t hs, F f) {
@@ -251,7 +253,7 @@ void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64
     });
 }
 
-// delta (B,NH,T), in scratch memory, for backward
+// Computes delta (B,NH,T) for the backward, in scratch memory.
 template <class T>
 float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int64_t C, int64_t NH) {
     const int64_t count = B * seq * NH, warps = threads / 32;

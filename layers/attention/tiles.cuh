@@ -1,6 +1,6 @@
 // Shared by the attention kernels on tensor cores: tiles of a head's rows in shared memory, and matmuls of 16 of their
-// rows. A warp keeps M times 16 rows of its own side as the left operand in registers, as fragments for mma; the tiles
-// of the other side pass as right operands.
+// rows. A warp keeps M times 16 rows of its own side as the left operand in registers, as fragments for mma, and loops
+// over tiles of the other side as right operands.
 #pragma once
 
 #include "device/cuda/mma.cuh"
@@ -20,8 +20,8 @@ __device__ __forceinline__ int at(int row, int chunk) {
     return row * HS + (chunk ^ (row >> (3 - bits) & ((1 << bits) - 1))) * 8;
 }
 
-// Begins to copy ROWS rows from `first` on; rows from `seq` on do not exist and become 0. Rows lie `stride` apart. 8
-// threads take a row, so that the changing part of the address is the same for all threads.
+// Begins to copy ROWS rows from `first` on, which lie `stride` apart. Rows from `seq` on do not exist and become 0. 8
+// threads copy a row, so that the changing part of the address is the same for all threads.
 template <int HS, int ROWS>
 __device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_t stride, int first, int seq) {
     constexpr int step = threads / 8;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void copy_rows(bf16* tile, const bf16* source, int64_
             copy_async(tile + at<HS>(i + row, chunk + c), from + c * 8, first + row + i < seq);
 }
 
-// Begins to copy a tile of keys, and one of values behind it, of the head whose queries begin at base.
+// Begins to copy a tile of keys, followed by one of values, of the head whose queries begin at base.
 template <int HS>
 __device__ __forceinline__ void copy_keys_and_values(bf16* tiles, const bf16* base, int64_t C, int first, int seq) {
     copy_rows<HS, tile_rows>(tiles, base + C, 3 * C, first, seq);
@@ -40,20 +40,20 @@ __device__ __forceinline__ void copy_keys_and_values(bf16* tiles, const bf16* ba
     commit_copies();
 }
 
-// --- operands of 16 rows of a tile, where `rows` is the first, a multiple of 16, and of 16 channels, the k-th ones
+// --- operands from 16 rows of a tile, beginning at `rows`, a multiple of 16, and from the k-th 16 channels
 // a (16,16), the left operand
 template <int HS>
 __device__ __forceinline__ void load_left(unsigned (&a)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ldmatrix(a, rows + at<HS>(lane % 16, 2 * k + lane / 16));
 }
-// The right operand of a matmul over channels, the rows becoming its columns: 8 of them in b[0], b[1], 8 in b[2], b[3].
+// The right operand of a matmul over channels, whose columns are the rows: 8 of them in b[0], b[1], 8 in b[2], b[3].
 template <int HS>
 __device__ __forceinline__ void load_columns(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ldmatrix(b, rows + at<HS>(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 }
-// The right operand of a matmul over rows, the channels being its columns, in the same order.
+// The right operand of a matmul over rows, whose columns are the channels, in the same order.
 template <int HS>
 __device__ __forceinline__ void load_rows(unsigned (&b)[4], const bf16* rows, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -72,22 +72,22 @@ __device__ __forceinline__ void as_left(unsigned (&a)[4], const float (&left)[4]
     a[3] = pack_bf16(right[2], right[3]);
 }
 
-// Row and column, of 16, of a result's element i in its left or right half.
+// The row and column, of 16, of element i in the left or right half of a result.
 __device__ __forceinline__ int result_row(int i) { return static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8; }
 __device__ __forceinline__ int result_column(int half, int i) {
     return 8 * half + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
 
-// p[0] = low, p[1] = high, where p is aligned to 4 bytes
+// p[0] = low, p[1] = high; p is aligned to 4 bytes
 __device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
     using Bits = unsigned __attribute__((may_alias));
     *reinterpret_cast<Bits*>(p) = pack_bf16(low, high);
 }
 
-// mma_m16n16k16() for 16 rows and the 16 columns of the same positions, where a is 0 for masked entries: above the
-// diagonal (LOWER) or below it. Masked elements of b may be NaN or infinite, and 0 times those would be NaN: such
-// elements of b are set to 0, and a result that depends on one that is visible becomes NaN: where ones for visible
-// entries, times ones for such elements, is not 0.
+// multiply() for 16 rows and the 16 columns of the same positions; a is 0 for masked entries, above the diagonal
+// (LOWER) or below it. Elements of b may be NaN or infinite, and 0 times those would be NaN even where a is masked. So
+// they are set to 0, and results that depend on a visible one become NaN. A second matmul finds these results: of ones
+// for visible entries, and ones for such elements of b.
 template <bool LOWER>
 __device__ __forceinline__ void mma_on_diagonal(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
                                                 const unsigned (&b)[4]) {
@@ -121,14 +121,14 @@ __device__ __forceinline__ void mma_on_diagonal(float (&left)[4], float (&right)
 }
 
 // --- launches
-// Allows a kernel more shared memory than it has by itself.
+// Allows a kernel more shared memory than the default limit.
 template <class Kernel>
 void allow_shared_memory(Kernel* kernel, int bytes) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
 }
 
-// Calls f<HS>() for the head sizes that the kernels support; false for others, or where rows cannot be copied 16 bytes
-// at a time.
+// Calls f<HS>() for the head sizes that the kernels support. Returns false for others, or if rows cannot be copied 16
+// bytes at a time.
 template <class F, class... Pointer>
 bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
     if (!can_pack<bf16>(hs, tensors...)) return false;

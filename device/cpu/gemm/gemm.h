@@ -1,23 +1,11 @@
 // The GEMM on one thread: C (M,N) = A (M,K) · B (K,N), or +=, for any storage order of A and B, in fp32, or with
-// operands rounded to bf16 and sums in fp32.
+// operands rounded to bf16 and sums in fp32. The kernel (tile.h) keeps a tile of C in registers while it loops over K.
+// The loops around it follow Goto & van de Geijn (2008) with the sides exchanged: A's tile stays in L1, and packed B in
+// L2 (sizes.h). Each tile prefetches data of later tiles (prefetch_schedule.h). The sum of an element runs over K in an
+// order that depends on K only.
 //
-// The kernel (tile.h) keeps a tile of MR x NR results in registers while it loops over K: each step loads NV vectors of
-// B and broadcasts MR values of A for MR * NV FMAs. With AVX-512, MR is 8 and NV is 3: 24 accumulators, 3 vectors of B
-// and 1 of A fill 28 of 32 registers, and 11 loads feed 24 FMAs, of which two start per cycle. The loops around the
-// kernel follow Goto & van de Geijn (2008) with the sides exchanged:
-//   A's tile of MR x KC floats (8 * 384 * 4 B = 12 KiB) stays in L1 while all panels of B pass;
-//   packed B, KC x NC (384 * 480 * 4 B = 720 KiB) in panels of NR columns, stays in L2; and so does
-//   packed A, where A has to be packed: MC x KC (96 * 384 * 4 B = 144 KiB). More rows at a time come faster from
-//   memory.
-// With few rows, at most FEW, all of A's FEW x KC (256 * 384 * 4 B = 384 KiB) stays in L2 instead, and B is packed one
-// panel at a time, so that L2 has room for the next panel before it is needed. C's columns are then taken FEW_NC at a
-// time, so that between blocks of K they stay in L3. Each tile prefetches data of later tiles (prefetch_schedule.h).
-// A long KC matters more than a panel that fits in L1: between blocks of K each tile of C is read and written again,
-// while panels arrive from L2 at 12 bytes per cycle, a third of what L2 delivers.
-// The sum of an element runs over K in an order that depends on K only.
-//
-// bf16 operands are multiplied in pairs of neighbours in K, two bf16 in the place of one float (words.h): all of the
-// above holds for pairs. Pairs are made while A and B are packed, so A is always packed, and a block spans twice the K.
+// bf16 operands are multiplied in pairs of neighbours in K, two bf16 in the place of one float (words.h). Pairs are
+// made while A and B are packed, so A is always packed, and a block spans twice the K.
 #pragma once
 
 #include <algorithm>
@@ -50,8 +38,8 @@ private:
     void (*call_)(const void*, Range, int64_t, int64_t) = nullptr;
 };
 
-// Where the loops over columns and K are: blocks of columns; in each of them blocks of words of K; for each of those,
-// groups of columns whose panels of B are packed together.
+// The position of the loops over columns and K: over blocks of columns, in each of them over blocks of words of K, and
+// in each of those over groups of columns whose panels of B are packed together.
 class LoopPosition {
 public:
     LoopPosition(Range columns, int64_t words, int64_t block_panels, int64_t group_panels)
@@ -87,8 +75,8 @@ private:
     int64_t words_, group_panels_, k_blocks_, panels_, n_blocks_, nb_ = 0, kb_ = 0, group_ = 0;
 };
 
-// C's rectangle [rows) x [columns) on the calling thread. `panels` is scratch memory of scratch_floats() floats.
-// row_sums (M), if not null: += A's sums over K (k_first A only).
+// Computes C's rectangle [rows) x [columns) on the calling thread. `panels` is scratch memory of scratch_floats()
+// floats. row_sums (M), if not null: += A's sums over K (k_first A only).
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {

@@ -1,15 +1,11 @@
 // The GEMM on AMX, which multiplies tiles of bf16 and accumulates 16 x 16 sums in fp32 (TDPBF16PS). With one plane,
 // operands are rounded to bf16. With three, a float is split into three bf16 that add up to it, 8 of its 24 bits each,
-// and of the nine products of the parts of two floats the six above 2^-24 are summed: as exact as fp32, and faster, as
-// AMX does 16 times the FMAs of fp32. (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial intelligence
-// datatype for higher-precision computations")
+// and of the nine products of the parts of two floats the six above 2^-24 are summed (Henry, Tang & Heinecke 2019): as
+// exact as fp32, and faster, as AMX does 16 times the FMAs of fp32.
 //
-// Four tiles of sums (32 x 32 of C) use two tiles of A and two of B: 4 loads of 8 cycles, 4 tile matmuls of 16 cycles.
-// Packing would take about as long as the matmuls but runs on the vector units, which are idle meanwhile: so the
-// packing of A's next 32 rows and of B's next columns, and the epilogue of C's previous block, are interleaved with the
-// matmuls, one share at a time. A core looks some 500 instructions ahead and executes both at once. Packed A (MC x KC)
-// is kept while B's columns pass (two packed copies of KC x NC, one in use and one being packed); all of it stays in
-// L2. With a long KC, C's tiles are read and written rarely.
+// Packing takes about as long as the tile products, but runs on the vector units, which are idle meanwhile. So packing
+// and the epilogue of C's previous block are interleaved with the tile products, one share at a time. A core looks some
+// 500 instructions ahead and executes both at once.
 #pragma once
 
 #include "device/cpu/gemm/pack_amx.h"
@@ -24,9 +20,11 @@ using gemm::Range;
 using gemm::Store;
 
 template <int n>
-struct Planes {};  // a kind of matmul, as gemm::Floats
+struct Planes {};  // a kind of matmul, like gemm::Floats
 
-// Block sizes by the number of planes.
+// Block sizes by the number of planes. Packed A (MC x KC) is kept while B's columns pass, in two packed copies of KC x
+// NC, one in use and one being packed; all of it stays in L2. KC is long, so that C's tiles are rarely read and
+// written.
 template <int planes>
 struct Blocks;
 template <>
@@ -37,7 +35,7 @@ template <>
 struct Blocks<3> {
     static constexpr int64_t KC = 512, MC = 8 * block_side, NC = 4 * block_side;
 };
-// Which planes of A and B are multiplied, the smallest results first; neighbours have one plane in common.
+// The pairs of planes of A and B that are multiplied, the smallest products first. Consecutive pairs share a plane.
 struct Pair {
     int a, b;
 };
@@ -66,12 +64,13 @@ inline void configure() {
         uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
-    asm volatile("" ::"r"(&config) : "memory");  // GCC's intrinsic says that it reads 8 bytes, of 64
+    asm volatile("" ::"r"(&config) : "memory");  // GCC's intrinsic declares that it reads 8 of the 64 bytes
     _tile_loadconfig(&config);
 }
 
-// c (32,32) [+]= a · b over `steps` of 32 in K; a and b hold two tiles per step and plane. meanwhile() is called after
-// the matmuls of each pair of planes.
+// c (32,32) [+]= a · b over `steps` of 32 in K; a and b hold two tiles per step and plane. Four tiles of sums use two
+// tiles of a and two of b: 4 loads of 8 cycles, 4 tile products of 16 cycles. meanwhile() is called after each pair of
+// planes.
 template <int planes, class F>
 void multiply_whole_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* c, int64_t ldc, bool accumulate,
                           const F& meanwhile) {
@@ -80,7 +79,7 @@ void multiply_whole_block(int64_t steps, const uint32_t* a, const uint32_t* b, f
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
     for (int64_t i = 0; i < block_side; ++i)
         for (int64_t j = 0; j < block_side; j += tile_side) prefetch_line<Access::write>(c + i * ldc + j);
-    asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
+    asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
     if (accumulate) {
         _tile_loadd(0, c, c_row);
         _tile_loadd(1, c + tile_side, c_row);
@@ -154,20 +153,21 @@ private:
     int64_t work_, calls_, due_ = 0;
 };
 
-// As gemm::block. `memory`: scratch_floats().
+// Computes C's rectangle [rows) x [columns), as gemm::block does. `memory` is scratch memory of scratch_floats()
+// floats.
 template <int planes, Order A, Order B>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, Store store, gemm::EpilogueRef epilogue, float* row_sums) {
     configure();
     if (rows.size() <= 0 || columns.size() <= 0) return;
-    // With fewer k's than KC, more rows and columns fit.
+    // If K is shorter than KC, blocks have more rows and columns.
     const int64_t k_blocks = ceil_div(K, Blocks<planes>::KC),
                   k_block = ceil_div(ceil_div(K, k_blocks), block_side) * block_side;
     const int64_t more = Blocks<planes>::KC / k_block, n_tiles = ceil_div(columns.size(), block_side),
                   n_blocks = ceil_div(n_tiles * block_side, Blocks<planes>::NC * more),
                   of_strip = block_side * k_block / 2 * planes;
-    // Of A's copies all of a block of k's and the next's first are kept; or, used but once, the one in use and the
-    // next.
+    // Packed A is kept for a whole block of K, plus the first strip of the next block. If each strip is used only once,
+    // just the strip in use and the next one are kept.
     const bool once = n_blocks == 1;
     const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / block_side + 1;
     uint32_t* const packed_b = reinterpret_cast<uint32_t*>(memory);
@@ -175,7 +175,7 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
     for (int64_t m0 = rows.begin; m0 < rows.end; m0 += m_block) {
         const int64_t m1 = std::min(rows.end, m0 + m_block), strips = ceil_div(m1 - m0, block_side);
         const auto k_of = [&](int64_t i) { return Range{i * k_block, std::min(K, (i + 1) * k_block)}; };
-        // Copies are numbered as they are made: for each block of k's all strips of A, and all blocks of B.
+        // Packed strips of A and blocks of B are numbered in the order of packing: block of K by block of K.
         const auto a_words = [&](int64_t i) { return packed_a + i % slots * of_strip; };
         const auto pack_a = [&](int64_t i) {
             const int64_t m = m0 + i % strips * block_side;

@@ -1,4 +1,4 @@
-// Compiled once for every storage order that the layers use, as nothing else takes as long to compile.
+// Instantiates the GEMM once for every storage order that the layers use: nothing else takes as long to compile.
 #include "device/cpu/gemm/matmul.h"
 
 #include "device/cpu/rows.h"
@@ -29,8 +29,8 @@ Cut cut_of(amx::Planes<planes>, Order) {
 }
 #endif
 
-// How many threads share C (M,N) across its columns; the other factor of the number of threads goes down its rows. The
-// choice minimizes the work of one thread: its FMAs, packing its columns of B, and packing its rows of A.
+// The number of threads across the columns of C (M,N); threads / that number share its rows. The choice minimizes the
+// work of one thread: its FMAs, packing its columns of B, and packing its rows of A.
 inline int64_t threads_across(int64_t threads, int64_t M, int64_t N, const Cut& cut) {
     int64_t best = 1, least = 0;
     for (int64_t across = 1; across <= threads; ++across) {
@@ -127,7 +127,7 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
                            b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
         };
         if (team == 0) my_block({0, halved ? K / 2 : K}, c, ldc, store, row_sums);
-        simd::stream_fence();  // of C, or of what the epilogue stored
+        simd::stream_fence();  // for streaming stores to C or in the epilogue
         if (halved) {
             if (team == teams - 1) my_block({K / 2, K}, second, N, Store::set, second_sums);
 #pragma omp barrier

@@ -28,16 +28,16 @@ auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
     return f(Floats());
 }
 
-constexpr int64_t most_halved = 1 << 18;  // C's size up to which K may be cut into halves, whose matmuls are added
+constexpr int64_t most_halved = 1 << 18;  // the largest C for which K may be cut into halves
 
-// Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both ways.
+// Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both kinds, fma and split.
 int64_t scratch_floats(MatmulKind matmul_kind);
 
-// Floats of Cpu::halves() for C (M,N) = A (M,K) · B: 0 where C is not the sum of two halves.
+// Floats of Cpu::halves() for C (M,N) = A (M,K) · B, or 0 if C is not computed as the sum of two halves.
 int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K);
 
-// gemm::block or amx::block: C's rectangle [rows) x [columns) on the calling thread. `memory` is scratch memory of
-// scratch_floats() floats.
+// Computes C's rectangle [rows) x [columns) on the calling thread, by gemm::block or amx::block. `memory` is scratch
+// memory of scratch_floats() floats.
 template <Order A, Order B>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);

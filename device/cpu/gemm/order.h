@@ -1,4 +1,4 @@
-// How matrices are stored, cut into parts and written back: what every part of the GEMM speaks of.
+// How matrices are stored, cut into parts and written back: the types that all parts of the GEMM share.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Order {
     k_first,  // A[k * lda + m], B[k * ldb + n]
 };
 
-// What is done with C's old values, and how the new ones are stored.
+// Whether C's old values are kept, and how the new ones are stored.
 enum class Store {
     set,          // C = A · B
     add,          // C += A · B

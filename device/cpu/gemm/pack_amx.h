@@ -7,7 +7,7 @@
 
 #include "device/cpu/gemm/gemm.h"
 
-#if defined(__AVX512BF16__)  // so that CPUs without AMX test it
+#if defined(__AVX512BF16__)  // not AMX, so that CPUs without AMX can test it
 namespace amx {
 
 using gemm::ceil_div;
@@ -19,8 +19,8 @@ constexpr int64_t tile_side = 16;              // rows or columns, and words of 
 constexpr int64_t block_side = 2 * tile_side;  // of a block of C; also the k's of a step
 constexpr int64_t words_of_tile = tile_side * tile_side;
 
-// Words whose lower halves are bf16 of x's lanes and whose upper halves are bf16 of y's. With one plane, the nearest
-// bf16. With three, parts that add up to x and y exactly, except for numbers below some 2^-110, whose last bits are
+// Words whose lower halves are bf16 of x's lanes and whose upper halves are bf16 of y's. With one plane, these are the
+// nearest bf16. With three, they add up to x and y exactly, except for numbers below some 2^-110, whose last bits are
 // lost, and numbers that round to infinity, which become NaN.
 template <int planes>
 void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
@@ -30,7 +30,7 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     } else {
         const auto near = [](vfloat z) { return (vfloat)(((vuint)z + 0x8000u) & 0xffff0000u); };
         for (int i = 0; i < planes; ++i) {
-            const bool last = i == planes - 1;  // fits without rounding; so NaN stays NaN
+            const bool last = i == planes - 1;  // the last part fits without rounding, so NaN stays NaN
             const vfloat lower = last ? x : near(x), upper = last ? y : near(y);
             words[i] = (vfloat)_mm512_mask_blend_epi16(0xaaaaaaaa, (__m512i)((vuint)lower >> 16), (__m512i)upper);
             x -= lower, y -= upper;
@@ -49,7 +49,7 @@ public:
     Packing(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums)
         : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
 
-    // Rows of words in all.
+    // The total number of rows of words.
     int64_t rows() const { return 2 * tile_side * steps_ * ceil_div(n_, block_side); }
 
     void pack_row() {
@@ -77,7 +77,7 @@ public:
 private:
     static constexpr bool turns = (O == Order::k_last) == across;
 
-    // Row i of x's 16 rows for the tile, from column j on: of k's if k_last, else of n's.
+    // Row i of the tile's 16 rows of x, from column j on. Columns are k's if k_last, otherwise n's.
     vfloat load(int64_t i, int64_t j) const {
         if constexpr (O == Order::k_last)
             return half_ + i < n_ && k_ + j < K_ ? simd::load_n(x_ + (half_ + i) * ld_ + k_ + j, K_ - k_ - j)
@@ -85,7 +85,7 @@ private:
         else
             return k_ + i + j < K_ && half_ < n_ ? simd::load_n(x_ + (k_ + i + j) * ld_ + half_, n_ - half_) : vfloat{};
     }
-    // What load(i, j) will read for the next step's tile.
+    // Prefetches the data that load(i, j) will read for the next step's tile.
     void prefetch_next(int64_t i, int64_t j) const {
         prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + block_side
                                          : x_ + (k_ + i + j + block_side) * ld_ + half_);

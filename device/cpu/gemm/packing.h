@@ -1,4 +1,4 @@
-// Packed B in panels, and packed A in tiles, in the order in which a tile's kernel reads them.
+// Packs B in panels, and A in tiles, in the order in which a tile's kernel reads them.
 #pragma once
 
 #include <algorithm>
@@ -87,7 +87,7 @@ void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t ro
         simd::store_n(row_sums + m, simd::load_n(row_sums + m, rows - m) + sums[m / W], rows - m);
 }
 
-// Packs rows of a k_last A: packed (rows, K in words).
+// Packs rows of a k_last A into packed (rows, K in words).
 template <class Words>
 void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows) {
     const int64_t K_words = ceil_div(K, Words::size);

@@ -13,7 +13,7 @@ class PrefetchLines {
 public:
     static constexpr int64_t step = 8;  // from one k, in words, to the next
 
-    // x + k * stride for k = 0, step, …; what does not fit is left out.
+    // Adds x + k * stride for k = 0, step, …; lines that do not fit are left out.
     void add(const float* x, int64_t stride) {
         if (count_ < most) lines_[count_++] = {x, stride};
     }

@@ -12,8 +12,8 @@
 
 namespace gemm {
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's lines are prefetched
-// as well, unless its stores bypass the caches.
+// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's cache lines are prefetched
+// too, unless its stores bypass the caches.
 template <class Words, int M, int NV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, Store how,
                    int64_t lanes, const PrefetchLines& prefetches) {

@@ -1,4 +1,4 @@
-// The numbers that tiles and panels are made of: floats, or pairs of bf16 in the place of a float.
+// The elements of tiles and panels: floats, or pairs of bf16 in the place of a float.
 #pragma once
 
 #include <bit>
@@ -11,9 +11,9 @@ namespace gemm {
 using simd::vfloat;
 using simd::W;
 
-// A word holds `size` neighbours in K. along() makes a vector of words of one row (k_last), from p on, of which `left`
-// values exist, or from `size` vectors of values; across() makes one word of each of n rows (k_first), or of each lane
-// of `size` vectors. Values that do not exist are zeros.
+// A word holds `size` neighbours in K. along() makes a vector of words of one row (k_last), either from p on, where
+// `left` values exist, or from `size` vectors of values. across() makes a vector with one word of each of n rows
+// (k_first), or of each lane of `size` vectors. Values that do not exist are zeros.
 struct Floats {
     static constexpr int64_t size = 1;
     static vfloat set1(float word) { return simd::set1(word); }
