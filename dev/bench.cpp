@@ -1,5 +1,5 @@
-// make bench: every layer forward and backward, and whole training steps, each beside what the machine could do, and
-// beside PyTorch.
+// make bench: times every layer, forward and backward, and whole training steps, and compares each with the machine's
+// peak and with PyTorch.
 //   build/native/bench [--only TEXT] [--pytorch] [--csv FILE | --results DIR]
 #include <csignal>
 #include <cstdlib>
@@ -36,8 +36,8 @@ std::optional<Options> parse(int argc, char** argv) {
     return o;
 }
 
-// "Intel Xeon Processor family 6", from /proc/cpuinfo; "CPU" where that does not tell. The family, as a virtual machine
-// may name CPUs of two generations alike.
+// "Intel Xeon Processor family 6", from /proc/cpuinfo, or "CPU" if that file has no name. The family is included
+// because a virtual machine may give CPUs of two generations the same name.
 std::string cpu_name() {
     std::ifstream cpuinfo("/proc/cpuinfo");
     std::string model = "CPU", family;
@@ -64,7 +64,7 @@ std::string today() {
     return text;
 }
 
-// A file that appears when it is whole: a run that does not reach its end leaves the last result alone.
+// A file that appears only when it is complete: an interrupted run does not replace the previous result.
 struct Output {
     explicit Output(const std::string& p) : path(p) {
         if (path.empty()) return;
@@ -90,7 +90,7 @@ struct Output {
 
 int main(int argc, char** argv) {
     limit_spinning();               // as the program does
-    std::signal(SIGPIPE, SIG_IGN);  // a PyTorch process that ended is an error that says so
+    std::signal(SIGPIPE, SIG_IGN);  // if the PyTorch process has ended, an error is reported
     const std::optional<Options> options = parse(argc, argv);
     if (!options) {
         std::fprintf(

@@ -18,7 +18,7 @@ std::string crossed(const std::vector<int64_t>& sizes) {
     return text;
 }
 
-// Gradients of weights are stored, not added to old values, as PyTorch's are, and as in a training step's first batch.
+// Gradients of weights are stored, not added to old values, as in PyTorch and as in a training step's first batch.
 class Layers {
 public:
     explicit Layers(BenchTable& t) : table(t) {}
@@ -66,7 +66,7 @@ public:
         });
     }
 
-    // The part of the classifier that is not a matmul: logits to losses and the logits' gradients, in place.
+    // The part of the classifier that is not a matmul: logits become losses and the logits' gradients, in place.
     void cross_entropy(int64_t N, int64_t V) {
         const std::string name = "cross-entropy " + crossed({N, V});
         table.group(name, {" forward+backward"}, [&] {
@@ -87,7 +87,7 @@ public:
         });
     }
 
-    // Only the scores at or below the diagonal count.
+    // Only the scores at or below the diagonal are counted as work.
     void attention(int64_t B, int64_t T, int64_t NH, int64_t hs) {
         const std::string name = "attention " + crossed({B, T, NH, hs});
         table.group(name, {" forward", " backward"}, [&] {
@@ -98,7 +98,7 @@ public:
             const double one_matmul = prod(B * NH, T, T + 1, hs);
             Cpu dev;
             const auto forward = [&] { attention_forward(dev, out.get(), lse.get(), qkv.get(), B, T, C, NH); };
-            forward();  // the backward reads what it makes
+            forward();  // the backward reads its results
             table.layer({name + " forward", Unit::flops, 2 * one_matmul, forward},
                         spaced("attention_forward", {B, T, NH, hs}));
             table.layer({name + " backward", Unit::flops, 5 * one_matmul,
@@ -161,7 +161,7 @@ public:
         });
     }
 
-    // What works on all n parameters at once.
+    // Rows for the functions that work on all n parameters at once.
     void flat(const std::string& model, int64_t n) {
         table.group("global norm " + model, {""}, [&] {
             const auto g = random_floats(n, 1);
@@ -180,7 +180,7 @@ public:
         });
     }
 
-    // The matrices of L blocks.
+    // Muon's update of the matrices of L blocks.
     void muon(const std::string& model, int64_t L, int64_t C) {
         table.group("muon " + model, {""}, [&] {
             const auto p = random_floats(12 * L * C * C, 1), g = random_floats(12 * L * C * C, 2),

@@ -17,7 +17,8 @@ namespace {
 constexpr const char* python = ".venv/bin/python";
 constexpr const char* script = "scripts/bench_pytorch.py";
 
-// A pipe that the programs we start do not inherit; one above stdin, stdout, stderr even where those are closed.
+// Opens a pipe that child processes do not inherit. Its numbers are above stdin, stdout and stderr, even if those are
+// closed.
 void open_pipe(int (&ends)[2]) {
     if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(std::string("pipe: ") + std::strerror(errno));
 }
@@ -51,7 +52,7 @@ PyTorch::~PyTorch() {
     waitpid(pid_, nullptr, 0);
 }
 
-// One line there, one line back.
+// Sends one line and returns the one-line answer.
 std::string PyTorch::ask(const std::string& line) {
     const std::string all = line + "\n";
     std::string answer;

@@ -1,22 +1,23 @@
-// PyTorch, to be timed in turn with ours: a child process that runs scripts/bench_pytorch.py and works on demand.
+// PyTorch, timed in turn with this program's layers: a child process that runs scripts/bench_pytorch.py and works on
+// demand.
 #pragma once
 
 #include <string>
 
 class PyTorch {
 public:
-    PyTorch() = default;            // none: prepare() says no
+    PyTorch() = default;            // no PyTorch: prepare() returns false
     explicit PyTorch(int threads);  // starts the script; throws if that fails
     PyTorch(PyTorch&& other) noexcept { *this = std::move(other); }
     PyTorch& operator=(PyTorch&& other) noexcept;
     ~PyTorch();
 
-    // Makes `work` ("matmul_forward 1024 768 2304") ready in `mode` ("eager", "compile"), untimed. False if that mode
-    // does not exist or fails for it; why is printed, once for each reason.
+    // Prepares `work` ("matmul_forward 1024 768 2304") in `mode` ("eager", "compile"), untimed. Returns false if the
+    // mode does not exist or fails for this work; each reason is printed once.
     bool prepare(const std::string& mode, const std::string& work);
-    // Seconds a call, over as many as take 20 ms.
+    // Seconds per call, over as many calls as take 20 ms.
     double run(const std::string& mode);
-    // The process's largest resident set, bytes.
+    // The peak resident set of the process, in bytes.
     double memory();
 
 private:

@@ -1,4 +1,4 @@
-// What make bench times, and the random numbers it times it on.
+// The rows of make bench, and random inputs for them.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 void layer_rows(BenchTable& table);  // each layer, forward and backward
 void step_rows(BenchTable& table);   // whole training steps
-// Steps on one thread and on all: the speed-up, the serial share, and what more cores would give. csv may be null.
+// Steps on one thread and on all: the speed-up, the serial share, and an estimate for more cores. csv may be null.
 void thread_rows(BenchTable& table, std::FILE* csv);
 
-// n of them, in (-0.5, 0.5).
+// n random floats in (-0.5, 0.5).
 inline HostBuffer<float> random_floats(int64_t n, uint64_t seed) {
     HostBuffer<float> x = host_allocate<float>(n);
     const Random random{seed, Purpose::parameters};
@@ -22,7 +22,7 @@ inline HostBuffer<float> random_floats(int64_t n, uint64_t seed) {
     return x;
 }
 
-// n of a vocabulary of V.
+// n random tokens of a vocabulary of V.
 inline std::vector<int32_t> random_tokens(int64_t n, int64_t V, uint64_t seed) {
     std::vector<int32_t> tokens(static_cast<size_t>(n));
     const Random random{seed, Purpose::sampling};

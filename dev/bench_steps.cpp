@@ -6,7 +6,7 @@
 
 namespace {
 
-// The largest resident set of this process so far, bytes.
+// The peak resident set of this process so far, in bytes.
 double peak_memory() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);

@@ -91,7 +91,7 @@ void BenchTable::row(const BenchRow& row, const std::vector<Rival>& rivals) {
         rival.seconds = samples[i + 1].median();
         if (rivals[i].alone) rival.memory = rivals[i].process->memory();
     }
-    const double ratio = seconds / std::fmin(eager.seconds, compile.seconds);  // fmin passes over NaN
+    const double ratio = seconds / std::fmin(eager.seconds, compile.seconds);  // fmin ignores NaN
     const bool flops = row.unit == Unit::flops;
 
     std::printf("%-44s %12s %5.0f%% %9.1f %-7s %4.0f %% of %6.1f", row.name.c_str(), time_text(seconds).c_str(),

@@ -15,27 +15,27 @@ struct BenchRow {
     double amount = 0;  // flops, or bytes read and written
     std::function<void()> work;
     int rounds = 7;
-    double memory = 0;  // bytes, the largest resident set, where the process is the row's own
+    double memory = 0;  // peak resident set in bytes, if the row has its own process
     MatmulKind matmul_kind = MatmulKind::fp32;
 };
 
-// A process that has the row's work prepared in PyTorch, in one mode.
+// A PyTorch process that has prepared the row's work, in one mode.
 struct Rival {
     PyTorch* process;
     std::string mode;    // "eager", "compile"
-    bool alone = false;  // its memory is that of this work
+    bool alone = false;  // it does only this work, so its memory is this work's
 };
 
 class BenchTable {
 public:
-    // only: of the rows, those whose name holds it. csv may be null.
+    // only: time only rows whose name contains this text. csv may be null.
     BenchTable(std::string only, bool pytorch, std::FILE* csv);
 
-    // Forks a process for `body`, which makes the rows "NAME SUFFIX", unless none of them is wanted: a step's memory is
-    // then its own, and a row leaves no trace in the next.
+    // Forks a process for `body`, which makes the rows "NAME SUFFIX", unless none of them is wanted. So a step's memory
+    // can be measured, and no row affects the next.
     void group(const std::string& name, const std::vector<std::string>& suffixes, const std::function<void()>& body);
 
-    // A row beside PyTorch doing `work` ("matmul_forward 1024 768 2304"), if wanted.
+    // Times a row, if wanted, and PyTorch doing `work` ("matmul_forward 1024 768 2304").
     void layer(const BenchRow& row, const std::string& work);
     void row(const BenchRow& row, const std::vector<Rival>& rivals);
 

@@ -1,4 +1,4 @@
-// How a step scales with threads: measured on one and on all, and reckoned for more cores than there are.
+// How a step scales with threads: measured on one thread and on all, and estimated for more cores.
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +13,8 @@ struct Regions {
 
 }  // namespace
 
-// Every parallel region starts with a call of GOMP_parallel; the linker (--wrap) puts __wrap_GOMP_parallel in its
-// place.
+// Every parallel region starts with a call of GOMP_parallel, which the linker (--wrap) replaces by
+// __wrap_GOMP_parallel.
 extern "C" void __real_GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 extern "C" void __wrap_GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
     const double began = seconds_now();
@@ -25,7 +25,7 @@ extern "C" void __wrap_GOMP_parallel(void (*body)(void*), void* data, unsigned t
 
 namespace {
 
-// What a region costs that does nothing.
+// The time of an empty parallel region.
 double empty_region() {
     return seconds_a_call([] {
 #pragma omp parallel
@@ -37,27 +37,27 @@ double empty_region() {
 struct Parts {
     double one, all;  // on one thread, on all
     double serial;    // outside of parallel regions, on all threads
-    double memory;    // in the layers that memory bounds, on one thread
-    double regions;   // how many
-    double empty;     // what one costs, on all threads
+    double memory;    // in memory-bound layers, on one thread
+    double regions;   // the number of parallel regions
+    double empty;     // the time of an empty one, on all threads
     int threads;
 
     double speedup() const { return one / all; }
     // Amdahl (1967): 1 / speedup = serial + (1 - serial) / threads, solved for the serial share.
     double amdahl() const { return (threads / speedup() - 1) / (threads - 1); }
-    // On `cores`: serial work as it is; the cost of regions grows with the depth of a tree; arithmetic divides by the
-    // cores; memory's part divides by how much more bandwidth there is than for one thread.
+    // The estimated time on `cores`: serial work is unchanged; the cost of regions grows with the depth of a tree;
+    // arithmetic is divided by the cores, and the memory-bound part by the increase in bandwidth over one thread.
     double on(double cores, double more_bandwidth) const {
         return serial + regions * empty * std::log2(cores) / std::log2(threads) + (one - serial - memory) / cores +
                memory / more_bandwidth;
     }
 };
 
-// `measure` on n threads.
+// Returns a function that calls `measure` on n threads.
 std::function<double()> on(int n, const std::function<double()>& measure) {
     return [n, measure] {
         omp_set_num_threads(n);
-        empty_region();  // starts them
+        empty_region();  // starts the threads
         return measure();
     };
 }

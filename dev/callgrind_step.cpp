@@ -1,10 +1,11 @@
-// A fixed small training step, for scripts/callgrind.sh to count its instructions: seconds vary, counts repeat.
+// A fixed small training step, whose instructions scripts/callgrind.sh counts: seconds vary, but counts are
+// reproducible.
 #include <cstdio>
 
 #include "gpt2.h"
 #include "gpt2_init.h"
 
-// Callgrind counts within this function only.
+// Callgrind counts only within this function.
 [[gnu::noinline]] static double counted_step(GPT2<Cpu>& model, const std::vector<int32_t>& x,
                                              const std::vector<int32_t>& y, int64_t B, int64_t T, int64_t step) {
     model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(B * T));

@@ -1,5 +1,5 @@
-// Timing that can be trusted on a machine whose clock and neighbours vary: what is compared (versions, the machine's
-// peak) runs in turn, and medians are compared.
+// Reliable timing on a machine whose clock rate and other load vary: everything that is compared (versions, the
+// machine's peak) runs in turn, and medians are compared.
 #pragma once
 
 #include <time.h>
@@ -11,8 +11,8 @@
 
 #include "device/cpu/peak.h"
 
-// Seconds a call, over as many as take `at_least`. The first call wakes the threads and brings what it reads into the
-// caches: it counts only where it takes so long that this makes no difference.
+// Seconds per call, over as many calls as take `at_least`. The first call wakes the threads and fills the caches, so it
+// counts only if it takes so long that this makes no difference.
 inline double seconds_a_call(const std::function<void()>& work, double at_least = 0.02) {
     const double begun = seconds_now();
     work();
@@ -23,7 +23,7 @@ inline double seconds_a_call(const std::function<void()>& work, double at_least 
     return seconds / static_cast<double>(calls);
 }
 
-// Returns when this process's threads sleep: after work they spin for a while, and would disturb what is timed next.
+// Returns when this process's threads sleep: after work they spin for a while, and would disturb the next timing.
 inline void rest() {
     const auto cpu_seconds = [] {
         timespec t{};
@@ -64,8 +64,8 @@ struct Samples {
     }
 };
 
-// Calls each of `measures` in turn, `rounds` times, after one round to warm up; what each returned. Every second round
-// goes from the last to the first: none always comes after the same other.
+// Calls each of `measures` in turn, `rounds` times, after one round to warm up, and returns their results. Every second
+// round goes from the last to the first, so that none always follows the same other.
 inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& measures, int rounds) {
     std::vector<Samples> samples(measures.size());
     for (int round = -1; round < rounds; ++round)
@@ -77,9 +77,9 @@ inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& 
     return samples;
 }
 
-enum class Unit { flops, bytes };  // what bounds the work
+enum class Unit { flops, bytes };  // whether arithmetic or memory bounds the work
 
-// The machine's peak in that unit, to be measured in turn with the work: FLOP/s of matmuls of that kind, or bytes/s.
+// A function that measures the machine's peak, in turn with the work: FLOP/s of such matmuls, or bytes/s.
 inline std::function<double()> peak_of(Unit unit, MatmulKind matmul_kind = MatmulKind::fp32) {
     if (unit == Unit::flops)
         return [matmul_kind] {

@@ -1,4 +1,4 @@
-// The harness of the ladders: options, inputs, the check, the timing, the table. main() is here for all of them.
+// The harness of the ladders: options, inputs, checks, timing, the table, and main() for all of them.
 #include "dev/ladder.h"
 
 #include <charconv>
@@ -37,7 +37,7 @@ std::vector<int64_t> default_shape() {
     return sizes;
 }
 
-// In double, which no sizes overflow.
+// The product of sizes in double, which does not overflow.
 double elements(const std::vector<int64_t>& sizes) {
     double count = 1;
     for (const int64_t size : sizes) count *= static_cast<double>(size);
@@ -74,8 +74,9 @@ void print_help() {
     std::printf("Exit status: 0 all rungs are correct, 1 one is not, 2 bad input.\n");
 }
 
-// A sum of n random terms is off by some 2^-24 sqrt(n) of its size, as roundings go both ways. 8 times that leaves room
-// for other orders of summing and a few roundings more; a term that is missing or wrong is off by about 1 / sqrt(n).
+// The error of a sum of n random terms is some 2^-24 sqrt(n) of its size, as rounding errors have both signs. 8 times
+// that allows for other orders of summation and a few more roundings; a missing or wrong term has an error of about 1 /
+// sqrt(n).
 double tolerance(int64_t terms) { return 8 * 0x1p-24 * std::sqrt(static_cast<double>(terms)); }
 
 }  // namespace
@@ -104,7 +105,7 @@ void Ladder::refuse_shape() const {
                      " of memory that are free; pass smaller sizes");
 }
 
-// How many elements, if there is memory for them.
+// The number of elements of these sizes. Throws if there is not enough memory for them.
 int64_t Ladder::count(std::initializer_list<int64_t> sizes, double bytes_each) {
     memory_ += elements(sizes) * bytes_each;
     if (memory_ > static_cast<double>(available_)) refuse_shape();
@@ -128,7 +129,7 @@ void Ladder::fill(Values& t, double low, double high) {
     round(t);
 }
 
-// Both sides get the numbers that a float can hold.
+// Rounds the reference's numbers to floats, so that both sides have the same inputs.
 void Ladder::round(const Values& t) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < t.size; ++i) {
@@ -178,7 +179,7 @@ bool Ladder::selected(const Pass& pass, const Rung& rung) const {
     return rung_.empty() || rung_ == rung.name || rung_ == std::to_string(&rung - pass.rungs.data() + 1);
 }
 
-// What is wrong with a rung; empty if nothing is. It starts from poison, so that what it leaves out shows.
+// What is wrong with a rung, or empty. Outputs start with poison, so that missing results are noticed.
 std::string Ladder::fault(const Pass& pass, const Rung& rung) try {
     const auto attempt = [&] {
         for (const Values* t : pass.results)
@@ -241,7 +242,7 @@ void Ladder::run_pass(const Pass& pass) {
         if (selected(pass, rung)) rungs.push_back(&rung);
     std::vector<std::string> faults;
     for (const Rung* rung : rungs) faults.push_back(fault(pass, *rung));
-    // Each rung and the peak after it in turn: a slow moment of the machine takes from all of them.
+    // Each rung, and the peak after it, runs in turn, so that a slow moment of the machine affects all of them.
     std::vector<std::function<double()>> measures;
     for (const Rung* rung : rungs) {
         if (accelerator_) {

@@ -1,18 +1,7 @@
-// A ladder: the same kernel many times over, from plain loops to what the program runs. Each version is a rung, which
-// adds one idea to the rung before it; dev/ladder.cpp checks it against Reference<double>, times it and prints a row.
-//
-// dev/NAME/ladder.cpp says what its kernel is and how to climb it:
-//   const Kernel kernel{"gelu", "GELU, forward and backward", {{"N", 4096, "values"}}};
-//   void climb(Ladder& ladder) {
-//       const int64_t N = ladder.shape<1>()[0];
-//       auto& inp = ladder.input({N});
-//       auto& out = ladder.output("out", {N});
-//       ladder.pass("forward", bytes(8 * prod(N)), {&out},
-//                   [&](auto& dev) { gelu_forward(dev, out.on(dev), inp.on(dev), N); });
-//       ladder.rung("naive", "tanh of the C library", [&] { forward_naive(out, inp, N); });
-//       ladder.production("vectors and threads");
-//       ladder.run();
-//   }
+// A ladder: several versions of one kernel, from plain loops to the program's own. Each version is a rung, which adds
+// one idea to the rung before it; dev/ladder.cpp checks it against Reference<double>, times it and prints a row.
+// dev/NAME/ladder.cpp defines `kernel` (name, sizes) and climb(ladder), which declares inputs and outputs, passes
+// (forward, backward) and their rungs. dev/gelu/ladder.cpp is a short example.
 #pragma once
 
 #include <array>
@@ -27,7 +16,7 @@
 
 struct Dimension {
     const char* name;
-    int64_t size;  // unless --shape says otherwise
+    int64_t size;  // the default of --shape
     const char* what;
 };
 
@@ -36,7 +25,7 @@ struct Kernel {
     std::vector<Dimension> shape;
 };
 
-// What a call has to do at least: floating-point operations, or bytes to and from memory.
+// The minimal work of a call: floating-point operations, or bytes to and from memory.
 struct Work {
     Unit unit;
     double amount;
@@ -57,21 +46,21 @@ private:
     std::string name;
     int64_t size = 0;
     double tolerance = 0;             // share of the largest value
-    HostBuffer<float> values, start;  // start: what a tensor that is updated holds before each check; else null
+    HostBuffer<float> values, start;  // start: the initial values of an updated tensor; otherwise null
     HostBuffer<double> exact;
 };
 
-// What rungs run on that has memory of its own: dev/ladder_cuda.h.
+// A device with its own memory on which rungs run: dev/ladder_cuda.h.
 class Accelerator {
 public:
     virtual ~Accelerator() = default;
     virtual const char* name() const = 0;
-    virtual bool has_clock() const = 0;  // else rungs are checked, not timed
+    virtual bool has_clock() const = 0;  // false: rungs are checked, but not timed
     virtual void upload(const Values& t) = 0;
-    virtual void download(const Values& t) = 0;  // after all that was launched
-    virtual void reorder() = 0;                  // runs threads in another order from here on, if it can
+    virtual void download(const Values& t) = 0;  // after everything that was launched
+    virtual void reorder() = 0;                  // from now on, runs threads in another order, if it can
     virtual double seconds_a_call(const std::function<void()>& run) = 0;
-    virtual double peak(Unit unit) = 0;  // bytes/s of a copy, FLOP/s of multiply-adds in fp32
+    virtual double peak(Unit unit) = 0;  // bytes/s of a copy, FLOP/s of FMAs in fp32
 };
 
 class Ladder {
@@ -80,7 +69,7 @@ public:
 
     Ladder(int argc, char** argv);
 
-    // The rungs run there, not on this CPU.
+    // Makes the rungs run on this device, not on the CPU.
     void on(Accelerator& accelerator) { accelerator_ = &accelerator; }
 
     // The sizes, in the order of kernel.shape.
@@ -93,9 +82,9 @@ public:
 
     // Random values in [low, high).
     const Values& input(std::initializer_list<int64_t> sizes, double low = -1, double high = 1);
-    // What a pass overwrites. `terms`: how many numbers are added up for one value, which its tolerance grows with.
+    // A tensor that a pass overwrites. `terms`: how many numbers are summed for one value; its tolerance grows with it.
     const Values& output(const char* name, std::initializer_list<int64_t> sizes, int64_t terms = 1);
-    // What a pass adds to or changes in place.
+    // A tensor that a pass adds to or changes in place.
     const Values& updated(const char* name, std::initializer_list<int64_t> sizes, int64_t terms = 1, double low = -1,
                           double high = 1);
     // Memory for rungs to work in, zeroed.
@@ -110,8 +99,8 @@ public:
         for (const Values* t : inputs) round(*t);
     }
 
-    // A pass over the kernel: what one call does, what it makes, and layer(dev), which makes that on a device: on
-    // Reference, and, where it takes any, on Cpu. The rungs that follow belong to it.
+    // A pass of the kernel: the work of one call, its outputs, and layer(dev), which computes them on Reference and, if
+    // it accepts any device, on Cpu. The rungs that follow belong to it.
     template <class Layer>
     void pass(const char* name, Work work, const Results& results, const Layer& layer) {
         std::function<void()> production;
@@ -126,7 +115,7 @@ public:
                            production,
                            {}});
     }
-    // same_bits: on any number or order of threads.
+    // same_bits: the result has the same bits with any number or order of threads.
     void rung(const char* name, const char* adds, std::function<void()> run, bool same_bits = true);
     void production(const char* adds) { rung("production", adds, passes_.back().production); }  // layer(Cpu)
 
@@ -160,10 +149,10 @@ private:
     std::vector<int64_t> shape_;
     std::string shape_text_, rung_, csv_;
     bool check_only_ = false, all_correct_ = true;
-    std::deque<Values> tensors_;  // addresses stay
+    std::deque<Values> tensors_;  // a deque, so that addresses do not change
     std::deque<HostBuffer<float>> scratch_;
     const int64_t available_;
-    double memory_ = 0;  // bytes, of those that were available at the start
+    double memory_ = 0;  // bytes used, of those that were available at the start
     uint64_t seed_ = 0;
     Cpu cpu_;
     Accelerator* accelerator_ = nullptr;
@@ -171,6 +160,6 @@ private:
     std::string csv_rows_;
 };
 
-// Of each dev/NAME/ladder.cpp:
+// Defined by each dev/NAME/ladder.cpp.
 extern const Kernel kernel;
 void climb(Ladder& ladder);

@@ -1,5 +1,5 @@
-// Ladders of CUDA rungs: on the GPU if nvcc compiled them, else in the emulator, which finds them right or wrong but
-// has no times to compare.
+// Ladders of CUDA rungs: on the GPU if compiled by nvcc, otherwise in the emulator, which checks their results but
+// whose times mean nothing.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 #ifdef __CUDACC__
 constexpr bool on_gpu = true;
-// z = z² + c in 8 chains a thread, as on the CPU (device/cpu/peak.h).
+// z = z² + c in 8 chains per thread, as on the CPU (device/cpu/peak.h).
 constexpr int fma_chains = 8, fma_rounds = 4096;
 static __global__ void fma_kernel(float* out) {
     float z[fma_chains];
@@ -18,7 +18,7 @@ static __global__ void fma_kernel(float* out) {
         UNROLL for (int i = 0; i < fma_chains; ++i) z[i] = fmaf(z[i], z[i], -1.85f);
     float sum = 0;
     UNROLL for (int i = 0; i < fma_chains; ++i) sum += z[i];
-    if (sum > 1e9f) *out = sum;  // never: it keeps the loop alive
+    if (sum > 1e9f) *out = sum;  // never true; it keeps the compiler from removing the loop
 }
 #else
 constexpr bool on_gpu = false;
@@ -32,7 +32,7 @@ public:
     explicit CudaLadder(Ladder& ladder) { ladder.on(*this); }
     CudaLadder(const CudaLadder&) = delete;
 
-    // Device memory for t; where it is new, with the values that t has now.
+    // Device memory for t. New memory gets t's current values.
     float* memory(const Values& t) {
         CudaBuffer<float>& buffer = memory_[&t];
         if (!buffer) {
@@ -52,7 +52,7 @@ public:
     bool has_clock() const override { return true; }
     void reorder() override {}
     double seconds_a_call(const std::function<void()>& run) override {
-        constexpr int calls = 10;  // so that waiting for the last one takes little of the time
+        constexpr int calls = 10;  // so that waiting for the last one takes a small share of the time
         return ::seconds_a_call([&] {
                    for (int i = 0; i < calls; ++i) run();
                    cuda_check(cudaStreamSynchronize(dev.stream), "the rung");

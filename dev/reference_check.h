@@ -1,5 +1,5 @@
-// Holds a model on any device to a reference: the dump that scripts/dump_reference.py made with PyTorch in float64, or
-// a llm.c pair of model and debug state.
+// Compares a model on any device with a reference: the dump that scripts/dump_reference.py made with PyTorch in
+// float64, or a llm.c pair of model and debug state.
 #pragma once
 
 #include <charconv>
@@ -47,7 +47,7 @@ struct Check {
 // The tolerance of a comparison by its name ("act.ln1.0", "grad.qkvw", …).
 using Tolerance = double (*)(const std::string& name);
 
-// Reference<double> does what PyTorch does in float64; only the order of summation differs.
+// Reference<double> computes the same as PyTorch in float64; only the order of summation differs.
 inline double tolerance_double(const std::string& name) {
     if (name.starts_with("final.qkvb") && name.ends_with(".k"))
         return 1e-8;  // a true gradient of 0, see ReferenceCheck::train
@@ -56,9 +56,9 @@ inline double tolerance_double(const std::string& name) {
 
 inline double tolerance_float(const std::string& name) {
     if (name.starts_with("final.qkvb") && name.ends_with(".k"))
-        return 1;  // noise divided by noise: only finiteness and size are held
+        return 1;  // noise divided by noise: only finiteness and size are checked
     if (name.starts_with("final.") || name.starts_with("train."))
-        return 2e-3;  // ten steps of AdamW, which divides by small roots
+        return 2e-3;  // ten steps of AdamW, which divides by small square roots
     if (name.starts_with("grad.") || name.starts_with("dact."))
         return 2e-5;  // sums over N rows and two passes through the layers
     return 5e-6;      // forward: some 40 roundings of 6e-8 in a row
@@ -95,7 +95,7 @@ private:
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc{} || end != text.data() + text.size() || !(low <= value && value <= high))
             bad_input(file.path(), "metadata \"" + key + "\"", text, "a number",
-                      "make the dump anew with scripts/dump_reference.py");
+                      "make the dump again with scripts/dump_reference.py");
         return value;
     }
     static int64_t number(const SafetensorsFile& file, const std::string& key) {
@@ -115,10 +115,10 @@ private:
         const SafetensorsFile::Entry* entry = dump.find(name);
         if (!entry)
             throw InputError(dump.path() + ": tensor " + name +
-                             ": missing; make the dump anew with scripts/dump_reference.py");
+                             ": missing; make the dump again with scripts/dump_reference.py");
         if (entry->elements() != size)
             bad_input(dump.path(), "tensor " + name, std::to_string(entry->elements()) + " values",
-                      std::to_string(size), "make the dump anew with scripts/dump_reference.py");
+                      std::to_string(size), "make the dump again with scripts/dump_reference.py");
         std::vector<double> values(static_cast<size_t>(size));
         dump.read(*entry, values.data());
         return values;
@@ -127,7 +127,7 @@ private:
         const SafetensorsFile::Entry* entry = dump.find(name);
         if (!entry || entry->dtype != DType::I32 || entry->elements() != B * T)
             throw InputError(dump.path() + ": tensor " + name +
-                             ": expected B*T int32; make the dump anew with scripts/dump_reference.py");
+                             ": expected B*T int32; make the dump again with scripts/dump_reference.py");
         const int32_t* p = static_cast<const int32_t*>(dump.data(*entry));
         return {p, p + B * T};
     }
@@ -138,7 +138,7 @@ private:
     int64_t elements(const Parameter& p) const { return p.copies * p.piece(); }
     const scalar* act(const Tensor& t, int64_t copy = 0) const { return model.activations.get() + t.at(copy); }
 
-    // What the device has at p (n).
+    // The device's values at p (n).
     template <class Value>
     std::vector<double> values(const Value* p, int64_t n) {
         std::vector<double> result;
@@ -149,7 +149,7 @@ private:
         if (t.width == 1) return values(act(t, copy), t.piece());
         return values(reinterpret_cast<const wide*>(act(t, copy)), t.piece());
     }
-    // As the optimizer has them.
+    // The parameters as the optimizer has them.
     std::vector<double> parameter_values(int64_t offset, int64_t n) {
         if constexpr (GPT2<Device, Scalar>::mixed)
             return values(model.master.get() + offset, n);
@@ -178,7 +178,7 @@ private:
         const double loss = model.loss();
         compare("loss", {loss});
         for (const Tensor& t : model.acts.rows) {
-            if (t.name == "logits") continue;  // of one token: all of them are compared below
+            if (t.name == "logits") continue;  // it has one token; the logits of all tokens are compared below
             const bool gradient = t.name[0] == 'd';
             const std::string name = gradient ? "dact." + t.name.substr(1) : "act." + t.name;
             const bool once = dump.find(name) != nullptr;  // lnf and losses; a block's tensors carry the block's number
@@ -187,7 +187,8 @@ private:
         for (const Parameter& p : model.table.rows)
             compare("grad." + p.name, values(model.gradients.get() + p.offset, elements(p)));
 
-        // What the fused layers never store: from its neighbours, or by the same layer without the fusion.
+        // Tensors that the fused layers never store: computed from their neighbours, or by the same layer without
+        // fusion.
         const auto hidden = allocate<scalar>(model.dev, 4 * N * C), logit_row = allocate<scalar>(model.dev, V);
         const auto unused = allocate<wide>(model.dev, 4 * C * C);
         for (int64_t l = 0; l < shape.layers; ++l) {
@@ -239,8 +240,8 @@ private:
                 compare("final." + p.name, parameter_values(p.offset, elements(p)));
                 continue;
             }
-            // A gradient that is 0 but for rounding AdamW blows up to whole steps: that of a bias on all keys, which
-            // changes no softmax, and of all queries and keys where a token has only itself to attend to.
+            // AdamW turns a gradient that is 0 except for rounding into whole steps. Such are the gradients of a bias
+            // on all keys, which changes no softmax, and of all queries and keys if a token attends only to itself.
             const std::vector<double> reference = read("final." + p.name, elements(p));
             const int64_t third = p.piece() / 3;
             for (int64_t l = 0; l < shape.layers; ++l)

@@ -1,7 +1,9 @@
-// The ladder of causal attention: out = softmax(q kᵀ / sqrt(hs), keys up to the query only) v, for each head by itself.
+// The ladder of causal attention: out = softmax(q kᵀ / sqrt(hs), keys up to the query only) v, for each head
+// separately.
 //
-// Two matmuls of T x T x hs FMAs, and between them a softmax on T x T scores. The scores are the matter: for
-// T = 1024 they are 4 MiB a head, and of the matmuls' operands 256 KiB each. Who writes them to memory waits for it.
+// There are two matmuls of T x T x hs FMAs, with a softmax on T x T scores between them. The scores are the problem:
+// for T = 1024 they take 4 MiB per head, but an operand of the matmuls takes 256 KiB. A kernel that writes them to
+// memory waits for it.
 #include "dev/ladder.h"
 #include "layers/attention_cpu.h"
 
@@ -12,7 +14,7 @@ const Kernel kernel{
 
 namespace {
 
-// Rows of one head of one sequence: where they start and how far they are apart.
+// The rows of one head of one sequence: their start and the distance between them.
 struct Head {
     const float *q, *k, *v;
     float *out, *logsumexp;
@@ -46,7 +48,7 @@ inline float dot(const float* a, const float* b, int64_t n) {
 }
 
 // 1. The formula with whole matrices, as one would write it in NumPy: all T x T scores of a head, -inf above the
-// diagonal, softmax of each row, times v. Half of the work is on zeros.
+// diagonal, softmax of each row, times v. Half of the work is wasted on zeros.
 void forward_naive(const Tensors& x, float* scores) {
     for (int64_t i = 0; i < x.B * x.NH; ++i) {
         const Head a = x.head(i);
@@ -73,8 +75,8 @@ void forward_naive(const Tensors& x, float* scores) {
     }
 }
 
-// 2. One query at a time, and only keys that it may see: T scores are all there is, in L1. For v, channels innermost:
-// rows from end to end, and no chain of additions.
+// 2. One query at a time, and only the keys that it sees: there are only T scores, which stay in L1. For v the channels
+// are the innermost loop: rows are read from end to end, and no addition waits for another.
 void forward_rows(const Tensors& x) {
     std::vector<float> scores(static_cast<size_t>(x.T));
     float* const row = scores.data();
@@ -96,10 +98,10 @@ void forward_rows(const Tensors& x) {
     }
 }
 
-// 3. Blocks (Dao et al. 2022). A tile of the matmul (dev/matmul) makes MR queries' scores with NR keys at once,
-// so keys and values are loaded once for MR queries. These scores are used up before the next are made: each row keeps
-// the largest score so far, the sum of e^(score - largest) and the sum of that times v. Where a larger score comes,
-// both sums are scaled by e^(largest before - largest now). Nothing as long as T is left.
+// 3. Blocks (Dao et al. 2022). A matmul tile (dev/matmul) computes the scores of MR queries with NR keys at once, so
+// keys and values are loaded once per MR queries. These scores are used before the next are computed: each row keeps
+// the largest score so far, the sum of e^(score - largest), and the sum of that times v. If a larger score comes, both
+// sums are scaled by e^(largest before - largest now). No buffer has length T.
 using simd::vfloat;
 using simd::W;
 constexpr int NV = 2, NR = NV * W, MR = gemm::max_rows(NV);
@@ -174,7 +176,7 @@ void forward_blocks(Cpu& dev, const Tensors& x) {
     for (int64_t i = 0; i < x.B * x.NH; ++i) forward_head(x.head(i), panels, panels + (x.T + NR) * x.hs);
 }
 
-// 4. Heads are shared out.
+// 4. Heads are distributed over threads.
 void forward_threads(Cpu& dev, const Tensors& x) {
     dev.reserve(panel_floats(x));
 #pragma omp parallel for schedule(dynamic)
@@ -188,7 +190,7 @@ void forward_threads(Cpu& dev, const Tensors& x) {
 // dp))
 //                                            dq = dscores k / sqrt(hs)        dk = dscoresᵀ q / sqrt(hs)
 
-// 1. Matrices again: p, which the forward left behind, and dp, (T,T) each. dq, dk, dv stand in dqkv as q, k, v in qkv.
+// 1. Whole matrices again: p, which the forward saved, and dp, (T,T) each. dq, dk, dv lie in dqkv as q, k, v in qkv.
 void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, float* dp) {
     std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
     for (int64_t i = 0; i < x.B * x.NH; ++i) {
@@ -215,9 +217,9 @@ void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, 
     }
 }
 
-// 2. p of one score at a time from logsumexp, which is all that the forward has to keep; and rowsum(p * dp) is
-// dout·out, known before any dp is. So nothing is T x T. Vectors for the five dot products of a query and a key, heads
-// shared out.
+// 2. p is recomputed one score at a time from logsumexp, the only thing that the forward has to save. rowsum(p * dp) is
+// dout·out, which is known before any dp. So nothing is T x T. The five products of a query and a key use vectors, and
+// heads are distributed over threads.
 void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
     std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
     const auto vector_dot = [](const float* u, const float* w, int64_t n) {
@@ -261,10 +263,10 @@ void climb(Ladder& ladder) {
     Cpu cpu;
     ladder.pass("forward", flops(2 * prod(B, T, T + 1, C)), {&out, &logsumexp},
                 [&](auto& dev) { attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), B, T, C, NH); });
-    ladder.rung("naive", "whole matrices, T x T scores a head", [&] { forward_naive(x, p); });
-    ladder.rung("rows", "a query at a time, only the keys that it sees", [&] { forward_rows(x); });
-    ladder.rung("blocks", "tiles of queries and keys, softmax on the way", [&] { forward_blocks(cpu, x); });
-    ladder.rung("threads", "heads are shared out to the cores", [&] { forward_threads(cpu, x); });
+    ladder.rung("naive", "whole matrices, T x T scores per head", [&] { forward_naive(x, p); });
+    ladder.rung("rows", "one query at a time, only the keys that it sees", [&] { forward_rows(x); });
+    ladder.rung("blocks", "tiles of queries and keys, online softmax", [&] { forward_blocks(cpu, x); });
+    ladder.rung("threads", "heads are distributed over the cores", [&] { forward_threads(cpu, x); });
     ladder.production("layers/attention_cpu.cpp: taller blocks, no rescaling");
 
     const auto &saved_out = ladder.input({B, T, C}), &saved_sum = ladder.input({B, NH, T});
@@ -278,7 +280,7 @@ void climb(Ladder& ladder) {
                            NH);
     });
     ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
-    ladder.rung("rows", "a query and a key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
+    ladder.rung("rows", "one query and key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
     ladder.production("layers/attention_cpu.cpp: matmuls on blocks");
     ladder.run();
 }

@@ -1,6 +1,6 @@
-// cuDNN's flash attention, to compare ours with: make -C dev attention_cuda USE_CUDNN=1. By cudnn-frontend's
-// graphs (NVIDIA, cuDNN developer guide, "Attention"): one operation for all of it, on tensors that are named by
-// numbers and laid out by strides, so that q, k and v are read from qkv where they lie.
+// cuDNN's flash attention, for comparison: make -C dev attention_cuda USE_CUDNN=1. It uses cudnn-frontend's graphs
+// (NVIDIA, cuDNN developer guide, "Attention"): attention is one operation on tensors that are named by numbers and
+// laid out by strides, so that q, k and v are read directly from qkv.
 #pragma once
 
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
@@ -31,7 +31,7 @@ struct Plan {
     bool found = false;
 };
 
-// The library's handle, and for each shape that was ever asked for, its plans. One for all devices of the program.
+// The library's handle, and the plans of each shape that has been used. One for all devices of the program.
 struct Library {
     cudnnHandle_t handle = nullptr;
     std::map<Shape, Plan> forward, backward;
@@ -119,7 +119,7 @@ inline bool run(Cuda& dev, const Plan& plan, Addresses addresses) {
 
 inline void* address(const void* p) { return const_cast<void*>(p); }
 
-// As attention_mma's, with the same names: they return whether cuDNN could.
+// The same functions as in attention_mma. They return false if cuDNN does not support the shape.
 inline bool forward(Cuda& dev, bf16* out, float* logsumexp, const bf16* qkv, int64_t B, int64_t seq, int64_t C,
                     int64_t NH) {
     if (!can_pack<bf16>(C / NH, out, qkv)) return false;

@@ -1,5 +1,5 @@
-// Attention's ladder on a GPU: who reads the scores, and from where. The last rungs work on bf16, with the same
-// numbers: the inputs are rounded to bf16 for all.
+// Attention's ladder on a GPU: which threads read the scores, and from where. The last rungs work on bf16, with the
+// same numbers: the inputs are rounded to bf16 for all rungs.
 #include "dev/attention_cuda/rungs.cuh"
 #include "dev/ladder_cuda.h"
 #ifdef CUDNN_RUNG  // make -C dev attention_cuda USE_CUDNN=1
@@ -15,7 +15,7 @@ const Kernel kernel{"attention_cuda",
 
 namespace {
 
-// What rungs in bf16 may be off: a share of 2^-8, in the terms of sums in fp32 that lose as much.
+// The tolerance of rungs in bf16, a share of 2^-8, as the number of terms of an fp32 sum with the same error.
 constexpr int64_t terms_of_bf16 = int64_t{1} << 26;
 
 void round_to_bf16(Reference<double>&, double* x, int64_t n) {
@@ -62,7 +62,7 @@ void climb(Ladder& ladder) {
                      hs};
     ladder.pass("forward", flops(2 * work), {&out, &logsumexp}, forward(out, logsumexp));
     ladder.rung("naive", "T x T scores in memory", [&dev, x] { rungs::forward_naive(dev, x); });
-    ladder.rung("rows", "a warp a query, online softmax: no score in memory",
+    ladder.rung("rows", "one warp per query, online softmax: no score in memory",
                 [&dev, x] { rungs::forward_rows(dev, x); });
     ladder.rung("production", "tiles in shared memory for many queries: attention_plain.cuh",
                 [&dev, x] { attention_forward(dev, x.out, x.logsumexp, x.qkv, x.B, x.T, x.C(), x.NH); });
@@ -95,7 +95,7 @@ void climb(Ladder& ladder) {
     x.dqkv = cuda.memory(dqkv), x.logsumexp = cuda.memory(saved_logsumexp);
     ladder.pass("backward", flops(5 * work), {&dqkv}, backward(dqkv));
     ladder.rung("naive", "T x T probabilities and gradients in memory", [&dev, x] { rungs::backward_naive(dev, x); });
-    ladder.rung("production", "probabilities made again, tiles: attention_plain.cuh", [&dev, x] {
+    ladder.rung("production", "probabilities recomputed, tiles: attention_plain.cuh", [&dev, x] {
         attention_backward(dev, x.dqkv, x.dout, x.out, x.qkv, x.logsumexp, x.B, x.T, x.C(), x.NH);
     });
     ladder.pass("backward in bf16", flops(5 * work), {&dqkv16}, backward(dqkv16));
@@ -109,7 +109,7 @@ void climb(Ladder& ladder) {
     });
 #endif
     ladder.rung("production", "tensor cores: layers/attention/backward.cuh", [&, x, to = cuda.memory(dqkv16)] {
-        rungs::convert(dev, y.out.get(), x.out, n);  // forward left its own there
+        rungs::convert(dev, y.out.get(), x.out, n);  // forward wrote its own result there
         attention_backward(dev, y.dqkv.get(), y.dout.get(), y.out.get(), y.qkv.get(), x.logsumexp, x.B, x.T, x.C(),
                            x.NH);
         rungs::convert(dev, to, y.dqkv.get(), 3 * n);

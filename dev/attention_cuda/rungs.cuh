@@ -1,4 +1,4 @@
-// The rungs of attention on a GPU below what layers/attention.cuh has.
+// The rungs of attention on a GPU that lead to layers/attention.cuh.
 #pragma once
 
 #include "layers/attention.cuh"
@@ -17,7 +17,7 @@ struct Tensors {
 };
 constexpr int threads = 128;
 
-// Of a head's rows: where those of q begin in qkv, and those of out.
+// The rows of a head: where those of q begin in qkv, and those of out.
 struct Head {
     int64_t qkv, out;
 };
@@ -26,7 +26,7 @@ __device__ inline Head head_of(const Tensors& x, int64_t head) {
     return {b * x.T * 3 * x.C() + h * x.hs, b * x.T * x.C() + h * x.hs};
 }
 
-// --- 1. The formula with whole matrices: T x T scores in global memory, a thread for each element of each of them.
+// --- 1. The formula with whole matrices: T x T scores in global memory, and one thread per element of each matrix.
 __device__ inline float dot(const float* a, const float* b, int64_t n) {
     float sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
@@ -65,8 +65,8 @@ inline void forward_naive(Cuda& dev, const Tensors& x) {
     LAUNCH(out_kernel, x.blocks(x.T * x.hs, threads), threads, 0, dev.stream, x);
 }
 
-// --- 2. A warp for each query, a lane for every 32nd channel: a score is used up before the next is made (Milakov and
-// Gimelshein 2018), so none is in memory. Keys and values come from memory once for each query.
+// --- 2. One warp per query, and a lane for every 32nd channel: a score is used before the next is computed (Milakov
+// and Gimelshein 2018), so no score is written to memory. Keys and values are read from memory once per query.
 constexpr int most_channels = 8;  // of a lane
 __global__ void __launch_bounds__(threads) rows_kernel(Tensors x, float scale) {
     const int64_t row = int64_t{blockIdx.x} * (threads / 32) + threadIdx.x / 32, head = row / x.T, t = row % x.T;
@@ -107,7 +107,7 @@ inline void forward_rows(Cuda& dev, const Tensors& x) {
            1 / std::sqrt(static_cast<float>(x.hs)));
 }
 
-// --- Backward with whole matrices: p and dscore in global memory, then a thread for each element of dq, dk and dv.
+// --- Backward with whole matrices: p and dscore in global memory, then one thread per element of dq, dk and dv.
 __global__ void __launch_bounds__(threads) dscores_kernel(Tensors x, float scale) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, head = i / x.T / x.T, t = i / x.T % x.T, s = i % x.T;
     if (head >= x.B * x.NH) return;

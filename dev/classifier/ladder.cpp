@@ -1,8 +1,8 @@
-// The ladder of softmax and cross-entropy: a row of V logits becomes its loss and, in place, its gradient. (The
-// matmuls around it are matmul's ladder; the program fuses all three in layers/classifier_cpu.h.)
+// The ladder of softmax and cross-entropy: a row of V logits becomes its loss and, in place, its gradient. (For the
+// matmuls around it see matmul's ladder; the program fuses all three in layers/classifier_cpu.h.)
 //
-// A row of GPT-2's vocabulary is 200 KB: too large for L1, at home in L2. Each pass over it that falls away counts, and
-// so does each nanosecond of e^x.
+// A row of GPT-2's vocabulary takes 200 KB: too large for L1, but it stays in L2. So every pass over it that is avoided
+// matters, and so does every nanosecond of e^x.
 #include "dev/ladder.h"
 #include "layers/classifier_cpu.h"
 
@@ -13,8 +13,8 @@ namespace {
 
 // loss = log(sum of e^logits) - logits[target]        dlogits = scale * (softmax(logits) - onehot(target))
 
-// 1. As the formulas read: probabilities to memory of their own, then the loss, then the gradient from them. The
-// largest logit is taken off first, or e^100 would overflow; it cancels in the quotient.
+// 1. The formulas, step by step: probabilities in memory of their own, then the loss, then the gradient from them. The
+// largest logit is subtracted first, because e^100 would overflow; it cancels in the quotient.
 void naive(float* logits, float* losses, float* probabilities, const int32_t* targets, float scale, int64_t N,
            int64_t V) {
     for (int64_t n = 0; n < N; ++n) {
@@ -51,7 +51,7 @@ void in_place(float* logits, float* losses, const int32_t* targets, float scale,
 }
 
 // 3. Vectors: e^x by a polynomial (dev/gelu explains it), maximum and sum in lanes. A lane sums 1024 / W terms at a
-// time: where all terms are nearly equal, the roundings of one long sum of floats go one way.
+// time: if all terms are nearly equal, the rounding errors of one long sum would all have the same sign.
 void row_simd(float* row, float* loss, int32_t target, float scale, int64_t V) {
     using namespace simd;
     const float target_logit = row[target];
@@ -76,14 +76,14 @@ void simd_rows(float* logits, float* losses, const int32_t* targets, float scale
     for (int64_t n = 0; n < N; ++n) row_simd(logits + n * V, losses + n, targets[n], scale, V);
 }
 
-// 4. Rows are shared out.
+// 4. Rows are distributed over threads.
 void threads(float* logits, float* losses, const int32_t* targets, float scale, int64_t N, int64_t V) {
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; ++n) row_simd(logits + n * V, losses + n, targets[n], scale, V);
 }
 
-// The reference's classifier, made to take logits: with one channel and an input of 1, weight is the row of logits, and
-// its gradient the row's.
+// The reference's classifier, used on logits: with one channel and an input of 1, weight is the row of logits, and its
+// gradient is the row's gradient.
 void cross_entropy(Reference<double>& dev, double* logits, double* losses, const int32_t* targets, double scale,
                    int64_t N, int64_t V) {
     const double one = 1;
@@ -96,7 +96,7 @@ void cross_entropy(Reference<double>& dev, double* logits, double* losses, const
     }
 }
 
-// 5. What layers/classifier_cpu.h does with each row of its logits.
+// 5. The function that layers/classifier_cpu.h calls for each row of its logits.
 void cross_entropy(Cpu&, float* logits, float* losses, const int32_t* targets, double scale, int64_t N, int64_t V) {
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; ++n) {
@@ -125,7 +125,8 @@ void climb(Ladder& ladder) {
                 [&] { naive(logits, losses, probabilities, targets, scale, N, V); });
     ladder.rung("in place", "row by row, each e^x once", [&] { in_place(logits, losses, targets, scale, N, V); });
     ladder.rung("simd", "e^x, maximum and sum in vectors", [&] { simd_rows(logits, losses, targets, scale, N, V); });
-    ladder.rung("threads", "rows are shared out to the cores", [&] { threads(logits, losses, targets, scale, N, V); });
+    ladder.rung("threads", "rows are distributed over the cores",
+                [&] { threads(logits, losses, targets, scale, N, V); });
     ladder.production("layers/classifier_cpu.h");
     ladder.run();
 }

@@ -30,7 +30,7 @@ void climb(Ladder& ladder) {
                     }
                 });
     const rungs::Task task{cuda.memory(losses), cuda.memory(logits), on_device.get(), N, V, Vp, scale};
-    ladder.rung("naive", "a row a thread, three passes", [task] { rungs::naive(cuda.dev, task); });
+    ladder.rung("naive", "one thread per row, three passes", [task] { rungs::naive(cuda.dev, task); });
     ladder.rung("block per row", "neighbouring threads read neighbouring logits",
                 [task] { rungs::block_per_row(cuda.dev, task); });
     ladder.rung("online", "the largest and the sum in one pass", [task] { rungs::online(cuda.dev, task); });

@@ -1,5 +1,5 @@
 // The ladder of softmax and cross-entropy on a GPU: rows of V logits, Vp floats apart, become their losses and, in
-// place, their gradients, 0 in the padding. All is about passes over memory: a row is read, and written.
+// place, their gradients, 0 in the padding. Only passes over memory matter: a row has to be read once and written once.
 #pragma once
 
 #include "layers/classifier.cuh"
@@ -14,13 +14,13 @@ struct Task {
     float scale;
 };
 
-// What the gradient of a logit is, given the row's largest and sum.
+// The gradient of a logit, given the row's largest logit and sum.
 __device__ inline float gradient(const Task& t, float logit, float largest, float sum, bool valid, bool target) {
     return valid ? t.scale * (expf(logit - largest) / sum - (target ? 1.0f : 0.0f)) : 0;
 }
 
-// 1. A thread does a row, in three passes: the largest logit, the sum of e^x, the gradient. Neighbouring threads read
-// addresses a row apart, and as few threads as there are rows have work.
+// 1. One thread per row, in three passes: the largest logit, the sum of e^x, the gradient. Neighbouring threads read
+// addresses a row apart, and there are only as many threads as rows.
 __global__ void naive_kernel(Task t) {
     const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (n >= t.N) return;
@@ -35,7 +35,7 @@ inline void naive(Cuda& dev, const Task& t) {
     LAUNCH(naive_kernel, static_cast<unsigned>((t.N + 31) / 32), 32, 0, dev.stream, t);
 }
 
-// The result of f over what all threads of a block have, by halves in shared memory.
+// Combines the values of all threads of a block by f, halving their number in shared memory in each step.
 constexpr unsigned threads = 256;
 template <class F>
 __device__ float of_block(float x, float (&tile)[threads], const F& f) {
@@ -50,7 +50,7 @@ __device__ float of_block(float x, float (&tile)[threads], const F& f) {
     return result;
 }
 
-// 2. A block does a row: neighbouring threads read neighbouring logits, and there is work for the whole GPU.
+// 2. One block per row: neighbouring threads read neighbouring logits, and there is work for the whole GPU.
 __global__ void __launch_bounds__(threads) block_kernel(Task t) {
     __shared__ float tile[threads];
     float* const row = t.logits + blockIdx.x * t.Vp;
@@ -69,8 +69,8 @@ inline void block_per_row(Cuda& dev, const Task& t) {
     LAUNCH(block_kernel, static_cast<unsigned>(t.N), threads, 0, dev.stream, t);
 }
 
-// 3. Online: the sum is taken relative to the largest logit so far, and multiplied by e^(before - now) where that
-// grows. The largest and the sum come out of one pass: two over the row in place of three.
+// 3. Online softmax: the sum is relative to the largest logit so far, and multiplied by e^(before - now) when that
+// grows. One pass gives both the largest logit and the sum, so there are two passes over the row instead of three.
 __global__ void __launch_bounds__(threads) online_kernel(Task t) {
     __shared__ float tile[threads];
     float* const row = t.logits + blockIdx.x * t.Vp;
@@ -88,8 +88,8 @@ inline void online(Cuda& dev, const Task& t) {
     LAUNCH(online_kernel, static_cast<unsigned>(t.N), threads, 0, dev.stream, t);
 }
 
-// 4. What the classifier does with its logits: 16 bytes at once, one multiplication for a vector of logits where the
-// largest grows, shuffles in place of most barriers.
+// 4. The classifier's own kernel: 16 bytes per access, one rescaling per vector of logits, and shuffles instead of most
+// barriers.
 inline void production(Cuda& dev, const Task& t) {
     LAUNCH((cross_entropy_kernel<true, float>), static_cast<unsigned>(t.N), cross_entropy_block, 0, dev.stream,
            t.losses, t.logits, t.targets, static_cast<int>(t.V), static_cast<int>(t.Vp), t.scale);

@@ -1,5 +1,5 @@
-// The ladder of the embedding: no arithmetic to speak of, only rows of C floats that are looked up, and in the backward
-// added to. The question is how threads share out additions of which many go to the same place.
+// The ladder of the embedding. There is hardly any arithmetic: rows of C floats are looked up, and added to in the
+// backward. The question is how threads divide additions when many go to the same place.
 #include "dev/ladder.h"
 #include "layers/embedding_cpu.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 // forward: out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 
-// 1. As it reads, b, t, c; except that c is outermost: every value of out comes from another row.
+// 1. The formula with c as the outermost loop: every value of out comes from another row.
 void forward_naive(float* out, const int32_t* tokens, const float* wte, const float* wpe, int64_t B, int64_t T,
                    int64_t C) {
     for (int64_t c = 0; c < C; ++c)
@@ -30,7 +30,7 @@ void forward_rows(float* out, const int32_t* tokens, const float* wte, const flo
         }
 }
 
-// 3. Rows are shared out.
+// 3. Rows are distributed over threads.
 void forward_threads(float* out, const int32_t* tokens, const float* wte, const float* wpe, int64_t B, int64_t T,
                      int64_t C) {
 #pragma omp parallel for schedule(static)
@@ -42,7 +42,7 @@ void forward_threads(float* out, const int32_t* tokens, const float* wte, const 
 
 // backward: dwte[tokens[b,t]] += dout[b,t]        dwpe[t] += dout[b,t]
 
-// 1. Two loops, each with one of the two: dout comes from memory twice.
+// 1. Two loops, one for each gradient: dout is read from memory twice.
 void backward_naive(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B, int64_t T,
                     int64_t C) {
     for (int64_t row = 0; row < B * T; ++row)
@@ -60,9 +60,9 @@ void backward_fused(float* dwte, float* dwpe, const float* dout, const int32_t* 
     }
 }
 
-// 3. Were rows shared out, two threads could add to the same token at once. Here each thread looks at all rows and adds
-// those whose token, or position, is its own: no locks, and the order of additions is that of one thread. But dout
-// comes from memory twice again, and a text's tokens are not spread evenly.
+// 3. If rows were distributed over threads, two threads could add to the same token at once. Here each thread looks at
+// all rows and adds those whose token, or position, is its own: without locks, and in the order of a single thread. But
+// dout is read from memory twice again, and a text's tokens are not evenly distributed.
 void backward_owners(float* dwte, float* dwpe, const float* dout, const int32_t* tokens, int64_t B, int64_t T,
                      int64_t C) {
 #pragma omp parallel
@@ -91,7 +91,7 @@ void climb(Ladder& ladder) {
                 [&](auto& dev) { embedding_forward(dev, out.on(dev), tokens, wte.on(dev), wpe.on(dev), B, T, C); });
     ladder.rung("naive", "channels outermost", [&] { forward_naive(out, tokens, wte, wpe, B, T, C); });
     ladder.rung("rows", "channels innermost: whole rows", [&] { forward_rows(out, tokens, wte, wpe, B, T, C); });
-    ladder.rung("threads", "rows are shared out to the cores",
+    ladder.rung("threads", "rows are distributed over the cores",
                 [&] { forward_threads(out, tokens, wte, wpe, B, T, C); });
     ladder.production("layers/embedding_cpu.h");
 
@@ -101,8 +101,8 @@ void climb(Ladder& ladder) {
                 [&](auto& dev) { embedding_backward(dev, dwte.on(dev), dwpe.on(dev), dout.on(dev), tokens, B, T, C); });
     ladder.rung("naive", "a loop for each gradient", [&] { backward_naive(dwte, dwpe, dout, tokens, B, T, C); });
     ladder.rung("fused", "one loop: dout is read once", [&] { backward_fused(dwte, dwpe, dout, tokens, B, T, C); });
-    ladder.rung("owners", "each thread adds the tokens that are its own",
+    ladder.rung("owners", "each thread adds only its own tokens",
                 [&] { backward_owners(dwte, dwpe, dout, tokens, B, T, C); });
-    ladder.production("layers/embedding_cpu.h: each thread a strip of channels");
+    ladder.production("layers/embedding_cpu.h: a strip of channels per thread");
     ladder.run();
 }

@@ -1,5 +1,5 @@
-// The embedding's ladder on a GPU. The forward is a copy of rows; in the backward thousands of threads add to the same
-// rows, and are to do it in the same order at every run.
+// The embedding's ladder on a GPU. The forward copies rows. In the backward, thousands of threads add to the same rows,
+// and should do so in the same order in every run.
 #include "dev/ladder_cuda.h"
 #include "layers/embedding.cuh"
 
@@ -14,7 +14,7 @@ namespace {
 
 // forward: out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 
-// 1. A thread a value: a division for each to find its row, and 4 bytes an access.
+// 1. One thread per value: a division for each to find its row, and 4 bytes per access.
 __global__ void __launch_bounds__(256) forward_naive(float* out, const int32_t* tokens, const float* wte,
                                                      const float* wpe, int64_t N, int64_t T, int64_t C) {
     const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x, row = i / C, c = i % C;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(256) forward_naive(float* out, const int32_t* 
 
 // backward: dwte[tokens[b,t]] += dout[b,t]        dwpe[t] += dout[b,t]
 
-// 1. A thread a value, and atomic additions: fast where tokens differ, but in another order at every run.
+// 1. One thread per value, and atomic additions: fast if tokens differ, but in another order in every run.
 __global__ void __launch_bounds__(256) backward_atomics(float* dwte, float* dwpe, const float* dout,
                                                         const int32_t* tokens, int64_t N, int64_t T, int64_t C) {
     const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x, row = i / C, c = i % C;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256) backward_atomics(float* dwte, float* dwpe
     atomicAdd(&dwpe[row % T * C + c], dout[i]);
 }
 
-// 2. A thread a channel goes through all rows: always the same order, but only C threads work.
+// 2. One thread per channel goes through all rows: the order is always the same, but only C threads work.
 __global__ void __launch_bounds__(32) backward_channels(float* dwte, float* dwpe, const float* dout,
                                                         const int32_t* tokens, int64_t N, int64_t T, int64_t C) {
     const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
@@ -60,9 +60,9 @@ void climb(Ladder& ladder) {
     float *const y = cuda.memory(out), *const wt = cuda.memory(wte), *const wp = cuda.memory(wpe);
     ladder.pass("forward", bytes(8 * prod(N, C)), {&out},
                 [&](Reference<double>& d) { embedding_forward(d, out.on(d), on_host, wte.on(d), wpe.on(d), B, T, C); });
-    ladder.rung("naive", "a value a thread",
+    ladder.rung("naive", "one thread per value",
                 [&] { LAUNCH(forward_naive, blocks, 256, 0, dev.stream, y, tokens, wt, wp, N, T, C); });
-    ladder.rung("production", "a row a warp, 16 bytes an access: layers/embedding.cuh",
+    ladder.rung("production", "one warp per row, 16 bytes per access: layers/embedding.cuh",
                 [&] { embedding_forward(dev, y, tokens, wt, wp, B, T, C); });
 
     const auto& dout = ladder.input({B, T, C});
@@ -72,9 +72,9 @@ void climb(Ladder& ladder) {
         embedding_backward(d, dwte.on(d), dwpe.on(d), dout.on(d), on_host, B, T, C);
     });
     ladder.rung(
-        "atomics", "a value a thread",
+        "atomics", "one thread per value",
         [&] { LAUNCH(backward_atomics, blocks, 256, 0, dev.stream, dt, dp, dy, tokens, N, T, C); }, false);
-    ladder.rung("channels", "a channel a thread: the same order at every run", [&] {
+    ladder.rung("channels", "one thread per channel: the same order in every run", [&] {
         LAUNCH(backward_channels, static_cast<unsigned>((C + 31) / 32), 32, 0, dev.stream, dt, dp, dy, tokens, N, T, C);
     });
     ladder.rung("production", "sorted tokens, cut into chunks: layers/embedding.cuh",

@@ -1,10 +1,10 @@
-// Checks of every single access. Kernels compiled with -fsanitize=thread call a hook before each access to memory; the
-// hooks here take the place of ThreadSanitizer's runtime, which is not linked. They know for each byte of device and
-// shared memory who wrote and who read it last, and report
-//   what is out of bounds, to the byte; host memory; another thread's local memory
-//   reads of shared or device memory that nothing has written
-//   races: two threads, one of them writing, with no barrier between (in one block), or at all (in two)
-// Blocks run one after another here, so that plain variables will do.
+// Checks every single memory access. Kernels compiled with -fsanitize=thread call a hook before each access; the hooks
+// here replace ThreadSanitizer's runtime, which is not linked. They record for each byte of device and shared memory
+// which threads wrote and read it last, and report
+//   accesses out of bounds, to the byte, to host memory, and to another thread's local memory;
+//   reads of shared or device memory that was never written;
+//   races: two threads, one of them writing, without a barrier in between (in one block), or at all (in two blocks).
+// Blocks run one after another with these checks, so plain variables suffice.
 #include "dev/emulator/access.h"
 
 #include <algorithm>
@@ -21,15 +21,16 @@ extern "C" char __executable_start, _end;  // the program's code and static data
 
 namespace emulator {
 
-// Block 0 is nobody, 1 the host; others are counted over all launches. The time of a thread is how often it has
-// synchronised. Small, as much of the time goes into bringing these into the caches.
+// The last access of a kind. Block 0 is nobody, 1 is the host; other blocks are counted over all launches. The time of
+// a thread is the number of its synchronizations. The struct is small, as loading it into the caches takes much of the
+// time.
 struct Event {
     uint32_t block;
     uint32_t time : 21, thread : 10, atomic : 1;
     bool same_thread(const Event& e) const { return block == e.block && thread == e.thread; }
 };
 struct Byte {
-    Event write, read, other_read;  // the last of each; the reads are of two threads
+    Event write, read, other_read;  // the last of each; the two reads are by different threads
     bool operator==(const Byte& b) const { return std::memcmp(this, &b, sizeof b) == 0; }
 };
 static_assert(std::has_unique_object_representations_v<Byte>);
@@ -37,12 +38,12 @@ static_assert(std::has_unique_object_representations_v<Byte>);
 static bool instrumented = false;
 static uint32_t first_block = 2, next_block = 2, this_block;
 static uint32_t times[1024];     // of each thread
-static uint32_t seen[1024][32];  // [thread][lane]: up to which time the thread comes after that lane of its warp
+static uint32_t seen[1024][32];  // [thread][lane]: up to this time, that lane of its warp comes before the thread
 static uint32_t barrier_[1024];  // the thread's time at the last barrier of the block
 static Byte dynamic_bytes[max_dynamic_shared];
 static std::unique_ptr<Byte[]> static_bytes;
-constexpr int64_t patience = 1 << 24;        // accesses from one synchronisation to the next
-constexpr uint32_t longest = (1 << 21) - 1;  // time that an event can hold
+constexpr int64_t patience = 1 << 24;        // most accesses from one synchronization to the next
+constexpr uint32_t longest = (1 << 21) - 1;  // the latest time that an event can hold
 
 bool checks_every_access() { return instrumented; }
 
@@ -86,7 +87,7 @@ void lanes_synchronised(int first, unsigned mask) {
         if (in_mask(lane)) std::copy(latest, latest + 32, seen[first + lane]);
 }
 
-// Whether two accesses may happen in either order, `now` being the later one here.
+// Whether two accesses may happen in either order; `now` is the later one here.
 static bool unordered(const Event& before, const Event& now, bool shared) {
     if (shared ? before.block != now.block : before.block < first_block) return false;
     if (before.same_thread(now) || (before.atomic && now.atomic)) return false;
@@ -95,7 +96,7 @@ static bool unordered(const Event& before, const Event& now, bool shared) {
     return before.thread / 32 != now.thread / 32 || before.time >= seen[now.thread][before.thread % 32];
 }
 
-// Memory with something known of its bytes, and where in it an access begins.
+// Memory whose bytes are tracked, and the place in it where an access begins.
 struct Place {
     Byte* bytes = nullptr;
     ptrdiff_t at = 0, size = 0;
@@ -126,7 +127,7 @@ void becomes_unwritten(const void* p, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) place.bytes[static_cast<size_t>(place.at) + i].write = {};
 }
 
-// What a kernel may access beside: threadIdx and the like, its parameters, constants.
+// Other memory that a kernel may access: threadIdx and the like, its parameters, constants.
 static bool harmless(const char* p, Kind kind) {
     const Launch& l = *running->launch;
     const char* const parameters = static_cast<const char*>(l.parameters);
@@ -142,7 +143,7 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
     if (!running) {
         if (!find_allocation(p)) return;
         std::fprintf(stderr, "emulator: the host accesses device memory, %s\n", source_lines(pc).c_str());
-        std::abort();  // nothing can be thrown from within an access
+        std::abort();  // a hook must not throw
     }
     const Thread& me = *running->current;
     if (p >= me.fiber.stack && p < me.fiber.stack + me.fiber.size) return;
@@ -166,7 +167,7 @@ void access(const void* address, size_t size, Kind kind, const void* pc) {
 
     const Event now{this_block, times[me.number] & longest, static_cast<unsigned>(me.number) & 1023,
                     kind == Kind::atomic};
-    Byte before_it, after_it;  // what the last byte was like; most often all bytes of a value are alike
+    Byte before_it, after_it;  // the previous byte's state; most often all bytes of a value have the same
     for (ptrdiff_t i = at; i < at + static_cast<ptrdiff_t>(size); ++i) {
         Byte& byte = bytes[i];
         if (i > at && byte == before_it) {
@@ -221,7 +222,7 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
-// The standard library's own atomics, in the host's part of such a file.
+// Atomics of the standard library, used by host code in a file with kernels.
 char __tsan_atomic8_load(const char* p, int order) { return __atomic_load_n(p, order); }
 long __tsan_atomic64_load(const long* p, int order) { return __atomic_load_n(p, order); }  // a static's guard on ARM
 int __tsan_atomic32_fetch_add(int* p, int n, int order) { return __atomic_fetch_add(p, n, order); }

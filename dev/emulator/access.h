@@ -1,5 +1,5 @@
-// Checks of single accesses; access.cpp says how. They cost nothing, and see nothing, where kernels were compiled
-// without -fsanitize=thread.
+// Checks of every single access, which access.cpp explains. They cost nothing, and check nothing, if kernels are
+// compiled without -fsanitize=thread.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ void host_has_written(const void* p, size_t bytes);
 void becomes_unwritten(const void* p, size_t bytes);  // by the current thread
 void launch_begins(uint64_t blocks);
 void block_begins(uint64_t number);
-// What threads did before comes before what they do after.
+// Threads have synchronized: their earlier accesses come before their later ones.
 void threads_synchronised(int threads);
 void lanes_synchronised(int first_thread, unsigned mask);
 
-// While it lives, accesses are the emulator's own: what its code shares with a kernel's file (inline functions of the
-// standard library) may be compiled with the hooks.
+// While it exists, accesses are the emulator's own and are not checked: inline functions of the standard library that
+// it shares with a kernel's file may be compiled with the hooks.
 struct Internal {
     Internal() { inside = true; }
     ~Internal() { inside = false; }
@@ -28,7 +28,7 @@ struct Internal {
 };
 
 enum class Kind { read, write, atomic };
-// The current thread accesses `size` bytes at p, by the instruction before pc; or the host, where no block runs.
+// The current thread, or the host if no block runs, accesses `size` bytes at p, by the instruction before pc.
 void access(const void* p, size_t size, Kind kind, const void* pc);
 
 }  // namespace emulator

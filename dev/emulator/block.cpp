@@ -142,7 +142,7 @@ void Block::run(const Launch& l, uint64_t n) {
     if (!damaged.empty()) record({": " + damaged, nullptr});
 }
 
-// A ready thread becomes the current one.
+// Makes a ready thread the current one.
 void Block::choose() {
     accesses = 0;
     const size_t chosen = random() % ready_.size();
@@ -225,7 +225,7 @@ void Block::collective(const char* name, unsigned mask, void* data, Collective f
     go_on();
 }
 
-// No thread can run, and some wait: names one of them, and one that it waits for.
+// Fails the launch when no thread can run and some wait. The message names one of them, and one that it waits for.
 void Block::stuck() {
     const auto waiting = std::find_if(threads_.begin(), threads_.begin() + size_, [](auto& t) { return t.waits_at; });
     const int first = waiting->mask ? waiting->number / 32 * 32 : 0;
@@ -333,7 +333,7 @@ template float atomic(float*, float, float (*)(float, float));
 template double atomic(double*, double, double (*)(double, double));
 
 // --- launches
-// Bytes of dynamic shared memory: what a kernel may have unless more is asked for, and what it may ask for.
+// Bytes of dynamic shared memory: the default limit of a kernel, and the largest limit that can be requested.
 constexpr size_t usual_shared = 48 * 1024, largest_shared = 227 * 1024;
 static std::mutex shared_allowed_mutex;
 static std::map<const void*, size_t> shared_allowed;
@@ -368,7 +368,7 @@ void run(const Launch& l) {
     std::iota(order.begin(), order.end(), uint64_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
     launch_begins(blocks);
-    // with checks of every access, one after another: what they know is not for several OS threads
+    // With checks of every access, blocks run one after another: the checks do not support several OS threads.
 #pragma omp parallel for schedule(dynamic) if (!checks_every_access() && blocks > 1)
     for (const uint64_t number : order) {
         static thread_local Block block;

@@ -1,4 +1,4 @@
-// A block of a grid: its threads, where they wait, and how it fails.
+// A block of a grid: its threads, where they wait, and its failure.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct Thread {
     uint3 index;
     int number;  // in its block
     bool gone;   // has left the kernel
-    // Where it waits, if it does; mask 0 is the block's barrier.
+    // Where the thread waits, if it does; mask 0 is the block's barrier.
     const char* waits_at;
     Site site;
     unsigned mask;
     void* data;
 };
 
-// What goes wrong first in a launch, which throws it; pc is null where `what` tells the place.
+// The first failure of a launch, which the launch throws; pc is null if `what` contains the place.
 struct Failure {
     std::string what;
     const void* pc;
@@ -40,7 +40,7 @@ public:
     [[noreturn, gnu::format(printf, 5, 6)]] void fail(const Thread&, const Site* site, const void* pc,
                                                       const char* format, ...);
 
-    // The same for an access to what is no memory of the kernel's.
+    // The same for an access to memory that the kernel may not access.
     [[noreturn]] void fail_at(const void* address, const void* pc);
 
     const Launch* launch = nullptr;
@@ -51,7 +51,7 @@ public:
 
 private:
     struct Warp {
-        unsigned present, arrived;  // lanes that have not left the kernel; that wait
+        unsigned present, arrived;  // lanes that have not left the kernel; lanes that wait
     };
     static void entry();
     void grow(int threads);
@@ -76,7 +76,7 @@ private:
 extern thread_local Block* running;
 // From now on, faults of this OS thread's kernels are reported.
 void catch_faults();
-// Whether p points into what surrounds its dynamic shared memory, or into that.
+// Whether p points into the block's dynamic shared memory or its guard pages.
 bool in_dynamic_shared(const char* p);
 
 }  // namespace emulator

@@ -33,7 +33,7 @@ namespace {
 
 size_t size_of(cudaDataType_t type) { return type == CUDA_R_16BF ? 2 : 4; }
 
-// What an algorithm was chosen for; it is for nothing else.
+// An algorithm, which may be used only for the problem, workspace and alignment that it was chosen for.
 struct Algorithm {
     uint64_t problem;  // a hash
     uint64_t workspace;
@@ -66,7 +66,7 @@ struct Operand {
     }
 };
 
-// A call, complete: it may run later than it was made.
+// A complete copy of a call, as it may run later than it was made.
 struct Problem {
     int64_t m, n, k;
     float alpha, beta;
@@ -94,7 +94,7 @@ uint64_t problem_hash(const EmulatedMatmul& desc, const EmulatedLayout* const (&
     return h;
 }
 
-// Types as in the documentation's table for CUBLAS_COMPUTE_32F; shapes that fit each other.
+// Checks that types are in the documentation's table for CUBLAS_COMPUTE_32F, and that shapes fit each other.
 cublasStatus_t check(const EmulatedMatmul& desc, const EmulatedLayout& a, const EmulatedLayout& b,
                      const EmulatedLayout& c, const EmulatedLayout& d) {
     for (const EmulatedLayout* l : {&a, &b, &c, &d})
@@ -111,7 +111,7 @@ cublasStatus_t check(const EmulatedMatmul& desc, const EmulatedLayout& a, const 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// To the 10 bits of fraction that tensor cores take of a float.
+// Rounds to the 10 bits of fraction that tensor cores use of a float.
 float tf32(float x) {
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     return std::isfinite(x) ? std::bit_cast<float>((bits + 0x1000) & ~0x1fffu) : x;
@@ -120,7 +120,7 @@ float tf32(float x) {
 using Vector = float __attribute__((vector_size(32)));
 constexpr int64_t tile_rows = 16, tile_columns = 4;  // in registers
 
-// Element (p, i) of the panel of W rows i that begins at `first`, p = 0 … k-1: what op(X) has at row i, column p.
+// The panel of W rows of op(X) that begins at `first`: element (p, i) is op(X) at row i, column p, for p = 0 … k-1.
 template <int64_t W>
 void pack(float* panel, const Operand& x, bool transpose, bool to_tf32, int64_t first, int64_t rows, int64_t k) {
     for (int64_t p = 0; p < k; ++p)

@@ -1,8 +1,8 @@
 // cuBLASLt for the emulator: the names of <cublasLt.h> that device/cuda/cublaslt.cuh uses, with their values, and
-// matmuls on the CPU that mean what NVIDIA documents (cuBLAS, "Using the cuBLASLt API"):
+// matmuls on the CPU as NVIDIA documents them (cuBLAS, "Using the cuBLASLt API"):
 //   D (m,n) = epilogue(alpha * op(A) (m,k) · op(B) (k,n) + beta * C), column by column: element (i,j) at i + j * ld
-// Arguments that cuBLASLt does not take give its status. What it would not notice throws emulator::Error: operands
-// outside of device memory, or that nothing has written; an address less aligned than the algorithm was chosen for.
+// Arguments that cuBLASLt does not accept return its status. Errors that it would not notice throw emulator::Error:
+// operands outside of device memory or never written, and an address less aligned than the algorithm was chosen for.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,             // + bias (m)
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,  // aux (m,n) = the matmul + bias, D = gelu of it
-    CUBLASLT_EPILOGUE_DGELU = 192,          // D = the matmul * gelu'(aux)
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,  // aux (m,n) = op(A) · op(B) + bias, D = gelu(aux)
+    CUBLASLT_EPILOGUE_DGELU = 192,          // D = op(A) · op(B) * gelu'(aux)
     CUBLASLT_EPILOGUE_BGRADB = 512          // bias (n) = sums over k of op(B)
 };
 enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
@@ -60,8 +60,8 @@ struct cublasLtMatmulHeuristicResult_t {
 };
 
 namespace emulator {
-// For tests: epilogues that the heuristics find no algorithm for, as bits of cublasLtEpilogue_t's values; those that
-// only cublasLtMatmul refuses, always or where beta is not 0; and the workspace that the algorithms found need.
+// For tests: epilogues for which the heuristics find no algorithm, as bits of cublasLtEpilogue_t's values; epilogues
+// that only cublasLtMatmul refuses, always or if beta is not 0; and the workspace that the algorithms need.
 inline unsigned unsupported_epilogues = 0, refused_epilogues = 0, refused_with_beta = 0;
 inline size_t matmul_workspace = 0;
 inline int heuristics_asked = 0;

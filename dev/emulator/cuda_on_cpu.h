@@ -1,16 +1,10 @@
-// CUDA for g++: what a .cuh finds in place of the CUDA Toolkit, so that its kernels run on a machine without a GPU, and
-// tell more about their mistakes than a GPU does. Kernels are plain CUDA but for LAUNCH and DYN_SHARED
-// (device/cuda/common.cuh). How it works:
-//   fiber.h    each thread of a block is a fiber; they run in a shuffled order, from one synchronisation to the next
-//   block.h    a grid, its blocks, barriers, what the lanes of a warp do together, and how a launch fails
-//   memory.h   device memory between guard pages, shared memory between red zones, both poisoned with NaN
-//   faults.cpp addresses that nothing is mapped at
-//   ptx_on_cpu.h  tensor cores, ldmatrix, cp.async
-//   cublaslt_on_cpu.h  matmuls
-//   access.cpp checks of every single access, where the kernels are compiled with -fsanitize=thread
-//   streams.cpp   streams, events and graphs: what nothing waits for is done late, or at random moments
-// A launch runs to its end before the next. Blocks that wait for each other are not for it: a fence orders nothing
-// here.
+// CUDA for g++. A .cuh includes this in place of the CUDA Toolkit, so that its kernels run on a machine without a GPU,
+// and more of their mistakes are reported than on a GPU. Kernels are plain CUDA except for LAUNCH and DYN_SHARED
+// (device/cuda/common.cuh). A launch runs to its end before the next; blocks cannot wait for each other, as a fence
+// orders nothing here. The parts are block.h (grids, blocks, barriers, failures), fiber.h (a thread is a fiber; threads
+// run in a shuffled order from one synchronization to the next), memory.h, access.cpp and faults.cpp (checks of
+// memory), streams.cpp (streams, events and graphs), ptx_on_cpu.h (tensor cores and copies) and cublaslt_on_cpu.h
+// (matmuls).
 #pragma once
 
 #include <algorithm>
@@ -33,8 +27,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define EMULATOR_JOIN_(a, b) a##b
 #define EMULATOR_JOIN(a, b) EMULATOR_JOIN_(a, b)
-// One block runs on one OS thread, so a thread_local is shared by its fibers. The red zone before it is also how
-// memory.cpp knows shared memory from other thread_locals; so each variable needs a declaration of its own.
+// One block runs on one OS thread, so a thread_local is shared by its fibers. The red zone before it also distinguishes
+// shared memory from other thread_locals in memory.cpp, so each variable needs a declaration of its own.
 #define __shared__                                                                                          \
     static thread_local __attribute__((used)) char EMULATOR_JOIN(emulator_red_zone_, __COUNTER__)[64] = {}; \
     static thread_local
@@ -51,7 +45,7 @@ struct __attribute__((may_alias, aligned(16))) int4 {
     int x, y, z, w;
 };
 
-// Of the thread that runs; set at each switch.
+// The indices of the thread that runs; set at each switch.
 inline thread_local constinit uint3 threadIdx{}, blockIdx{};
 inline thread_local constinit dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
@@ -79,14 +73,14 @@ using cudaEvent_t = struct EmulatedEvent*;
 
 namespace emulator {
 
-// What a launch that goes wrong throws: kernel, block, thread, what, file and line. The next launch works again.
+// The error that a failed launch throws: kernel, block, thread, what, file and line. The next launch works again.
 struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
 // Threads of a block, and blocks, run in an order drawn from this.
 inline uint64_t seed = 1;
-// Kernels of this program were compiled with -fsanitize=thread: accesses are checked one by one.
+// Whether the kernels of this program were compiled with -fsanitize=thread, so that every access is checked.
 bool checks_every_access();
 
 using Site = std::source_location;
@@ -101,9 +95,10 @@ struct Launch {
     const void* function;
 };
 void run(const Launch&);
-// Work for the stream, after what it was given before; a part of a graph where the stream is being captured.
+// Adds work to the stream, or to a graph if the stream is being captured.
 void enqueue(cudaStream_t stream, std::function<void()> work);
-// Does the work of this stream alone, until it is done or has to wait for another stream; whether all is done.
+// Does the work of only this stream, until it is finished or has to wait for another stream. Returns whether all is
+// done.
 bool finish_alone(cudaStream_t stream);
 bool allow_shared(const void* kernel, size_t bytes);  // of dynamic shared memory
 
@@ -121,13 +116,13 @@ void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_
 
 void* dynamic_shared();
 
-// The threads that `predicate` holds for, of all that wait at the barrier.
+// The numbers of threads at the barrier: those whose `predicate` is true, and all.
 struct Votes {
     int yes, all;
 };
 Votes barrier(const char* name, bool predicate, Site site);
 
-// Waits until all lanes of `mask` are here; the last one calls f(each lane's data, mask) for all.
+// Waits until all lanes of `mask` have arrived; the last one calls f(each lane's data, mask) for all.
 using Collective = void (*)(void* const* data, unsigned mask);
 void collective(const char* name, unsigned mask, void* data, Collective f, Site site);
 
@@ -182,7 +177,7 @@ template <class T>
 requires(sizeof(T) <= 8 && std::is_integral_v<T>) unsigned __match_any_sync(unsigned mask, T value, EMULATOR_SITE) {
     return emulator::match(mask, static_cast<uint64_t>(value), site);
 }
-// Lanes are cut into segments of `width`; one that would read from outside of its segment reads its own value.
+// Lanes are divided into segments of `width`. A lane that would read from outside its segment reads its own value.
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32, EMULATOR_SITE) {
     const int start = emulator::lane() & -width;
@@ -204,7 +199,7 @@ T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32, EMULATOR_SIT
     return emulator::shuffle("__shfl_xor_sync", mask, value, from >= (lane & -width) + width ? lane : from, site);
 }
 
-// --- memory; inlined, so that a report's line is that of the kernel
+// --- memory; inlined, so that a report shows the kernel's line
 template <class T>
 __forceinline__ T atomicAdd(T* p, std::type_identity_t<T> x) {
     return emulator::atomic<T>(p, x, [](T old, T y) { return static_cast<T>(old + y); });

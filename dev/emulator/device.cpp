@@ -1,4 +1,4 @@
-// What the emulated GPUs say of themselves.
+// The properties of the emulated GPUs.
 #include <unistd.h>
 
 #include <iterator>

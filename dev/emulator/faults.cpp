@@ -1,4 +1,4 @@
-// An address that nothing is mapped at, as in a guard page, ends the launch, not the program.
+// Turns an access to an unmapped address, as in a guard page, into a failure of the launch; the program goes on.
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -12,7 +12,7 @@ namespace emulator {
 
 static void on_fault(int signal_number, siginfo_t* info, [[maybe_unused]] void* context) {
     if (!running || !running->current) {
-        signal(signal_number, SIG_DFL);  // a fault of the host's own: happens again, and ends the program
+        signal(signal_number, SIG_DFL);  // a fault of the host: it is repeated, and ends the program
         return;
     }
     const void* pc = nullptr;
@@ -27,14 +27,14 @@ static void on_fault(int signal_number, siginfo_t* info, [[maybe_unused]] void* 
         running->fail(*running->current, nullptr, pc,
                       "access out of bounds: at byte %td of dynamic shared memory of %zu bytes", p - running->dynamic,
                       running->launch->dynamic_shared);
-    static thread_local std::string what;  // not on a stack that is abandoned
+    static thread_local std::string what;  // static, as this stack is abandoned
     what = allocation_fault(p, 1);
     if (find_allocation(p)) running->fail(*running->current, nullptr, pc, "access %s", what.c_str());
     running->fail_at(p, pc);
 }
 
 void catch_faults() {
-    static thread_local stack_t stack{};  // a fiber's own may have overflowed
+    static thread_local stack_t stack{};  // a separate stack, as the fiber's may have overflowed
     if (!stack.ss_sp) {
         stack.ss_size = 64 * 1024;
         stack.ss_sp = mmap(nullptr, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -45,7 +45,7 @@ void catch_faults() {
     std::call_once(once, [] {
         struct sigaction action {};
         action.sa_sigaction = on_fault;
-        // NODEFER: the handler is left by a switch of fibers, not by returning
+        // NODEFER, because the handler ends by a switch of fibers, not by returning.
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         sigaction(SIGSEGV, &action, nullptr);
         sigaction(SIGBUS, &action, nullptr);

@@ -8,8 +8,8 @@
 #endif
 
 #if defined(__x86_64__)
-// Pushes the registers that a call preserves, changes the stack, pops the other fiber's. It ends in a jump, not in a
-// return: the CPU would predict that it returns to where this fiber was called from.
+// Pushes the registers that a call preserves, switches the stack, and pops the other fiber's registers. It ends with a
+// jump, not a return: the CPU would predict a return to the place from which this fiber was called.
 asm(R"(
     .text
     .type emulator_switch, @function
@@ -37,7 +37,8 @@ extern "C" void emulator_switch(void** from, void* to);
 
 namespace emulator {
 
-// Stacks that all start at the same place of a page would share the same few lines of L1.
+// The start of a fiber's stack. Stacks start at different places of a page; otherwise they would share a few lines of
+// L1.
 static char* top(const Fiber& fiber, int number) { return fiber.stack + fiber.size - 64 - number % 32 * 192; }
 
 void forget_frames([[maybe_unused]] void* stack, [[maybe_unused]] size_t size) {
@@ -50,7 +51,7 @@ void prepare(Fiber& fiber, void (*entry)(), int number) {
     forget_frames(fiber.stack, fiber.size);
 #if defined(__x86_64__)
     void** sp = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top(fiber, number)) / 16 * 16);
-    *--sp = nullptr;  // no return address; after it the stack is aligned as it is on entering a function
+    *--sp = nullptr;  // no return address; with it the stack is aligned as at a function's entry
     *--sp = reinterpret_cast<void*>(entry);
     for (int saved = 0; saved < 6; ++saved) *--sp = nullptr;
     fiber.sp = sp;

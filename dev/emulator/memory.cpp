@@ -53,9 +53,9 @@ void unmap_guarded(char* p, size_t bytes) { munmap(p - guard_size, bytes + 2 * g
 
 // --- device memory
 static std::mutex allocations_mutex;
-static std::map<uintptr_t, Allocation> allocations;  // by the end of what surrounds them
+static std::map<uintptr_t, Allocation> allocations;  // by the end of their guard pages
 
-static std::atomic<Allocation*> last_found = nullptr;  // a kernel's accesses are to few of them
+static std::atomic<Allocation*> last_found = nullptr;  // a cache, as a kernel accesses few allocations
 
 Allocation* find_allocation(const void* p) {
     const auto within = [p](const Allocation& a) {
@@ -150,8 +150,8 @@ bool fill(void* p, int value, size_t bytes) {
 }
 
 // --- shared memory
-// Thread_locals of the program are one block of memory for each OS thread, laid out by the linker. A function's local
-// one is named _ZZ<function>E<variable>; those of a function that has red zones among them are shared memory.
+// The program's thread_locals are one block of memory for each OS thread, laid out by the linker. Those of a function
+// are named _ZZ<function>E<variable>; if a function has red zones among them, they are shared memory.
 static std::vector<SharedVariable> read_symbols() {
     std::ifstream file("/proc/self/exe", std::ios::binary);
     const std::vector<char> exe(std::istreambuf_iterator<char>(file), {});
@@ -225,7 +225,7 @@ const SharedVariable* shared_variable_near(size_t offset) {
     const SharedVariable& v = next[-1];
     if (!v.red_zone) return offset < v.offset + v.size ? &v : nullptr;
     if (offset >= v.offset + v.size) return nullptr;
-    // a red zone belongs to the variable that is nearer
+    // A red zone belongs to the nearer variable.
     const bool low = offset - v.offset < v.size / 2;
     if (low && next - 1 > all.begin()) return &next[-2];
     return next < all.end() ? &*next : next - 1 > all.begin() ? &next[-2] : nullptr;
@@ -241,7 +241,7 @@ static void find_program() {
             tls = static_cast<char*>(program->dlpi_tls_data);
             for (int i = 0; i < program->dlpi_phnum; ++i)
                 if (program->dlpi_phdr[i].p_type == PT_TLS) tls_size = program->dlpi_phdr[i].p_memsz;
-            return 1;  // the program itself comes first: its libraries are left out
+            return 1;  // stop after the first entry, the program itself, before its libraries
         },
         nullptr);
 }
@@ -249,7 +249,7 @@ char* thread_locals() { return tls ? tls : (find_program(), tls); }
 size_t thread_locals_size() { return thread_locals(), tls_size; }
 
 static std::vector<std::string> addr2line(const char* options, const void* pc) {
-    static std::map<std::pair<std::string, const void*>, std::vector<std::string>> known;  // it takes 50 ms
+    static std::map<std::pair<std::string, const void*>, std::vector<std::string>> known;  // a query takes 50 ms
     std::vector<std::string>& lines = known[{options, pc}];
     if (!lines.empty()) return lines;
     find_program();

@@ -1,9 +1,9 @@
-// What kernels may read and write, and what surrounds it.
+// The memory that kernels may read and write, and its guards.
 //   device memory: a mapping for each allocation; guard pages on both sides, the end as close to one as an alignment of
 //     16 bytes allows; the rest of its first page and those last bytes are a red zone.
-//   shared memory: `__shared__` variables are thread_locals of functions, each between two red zones; the program's
-//     symbol table says where. Dynamic shared memory ends at a guard page.
-// All of it is poisoned with bytes that are NaN as bf16, float and double: at allocation, or where a block starts.
+//   shared memory: `__shared__` variables are thread_locals of functions, each between two red zones, and are found in
+//     the program's symbol table. Dynamic shared memory ends at a guard page.
+// All of it is poisoned with bytes that are NaN as bf16, float and double: at allocation, or when a block starts.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ constexpr size_t page = 4096, guard_size = 16 * page;
 char* map_guarded(size_t bytes);
 void unmap_guarded(char* p, size_t bytes);
 
-struct Byte;  // what the checks of single accesses know of a byte; access.cpp
+struct Byte;  // the state of a byte for the checks of single accesses (access.cpp)
 
 struct Allocation {
     char* begin;
@@ -34,19 +34,19 @@ struct Allocation {
 };
 // The allocation whose mapping or guard pages hold p, or null.
 Allocation* find_allocation(const void* p);
-// False for what lies outside of all of them; quickly.
+// A fast check: false if p is outside of all allocations.
 bool near_device_memory(const void* p);
-// Empty, or what is wrong with [p, p + size).
+// What is wrong with [p, p + size), or empty.
 std::string allocation_fault(const void* p, size_t size);
-void* device_allocate(size_t bytes);  // null where there is not as much
-bool device_free(void* p);            // false where p is none
+void* device_allocate(size_t bytes);  // null if there is not enough
+bool device_free(void* p);            // false if p is not an allocation
 size_t device_memory_in_use();
-// Whether `bytes` of both are what they are said to be, device or host memory.
+// Whether `bytes` of both are device or host memory, as claimed.
 bool can_copy(const void* to, const void* from, size_t bytes, bool to_device, bool from_device);
 void copy(void* to, const void* from, size_t bytes, bool to_device);
-bool fill(void* p, int value, size_t bytes);  // false where p is no device memory
+bool fill(void* p, int value, size_t bytes);  // false if p is not device memory
 
-// The red zone of an allocation that was written to; empty where there is none.
+// Describes an allocation whose red zone was written to, or empty.
 std::string damaged_allocation();
 
 struct SharedVariable {
@@ -54,20 +54,20 @@ struct SharedVariable {
     std::string name;
     bool red_zone;
 };
-// By offset.
+// All shared variables, sorted by offset.
 const std::vector<SharedVariable>& shared_variables();
 // The variable that holds this byte, or in whose red zone it is, or null.
 const SharedVariable* shared_variable_near(size_t offset);
-// Empty, or which red zone was written to.
+// Describes a shared variable whose red zone was written to, or empty.
 std::string damaged_shared_variable();
 char* thread_locals();  // of the calling OS thread
 size_t thread_locals_size();
 
 constexpr size_t max_dynamic_shared = 228 * 1024;  // in whole pages; a launch may have 1 KiB less
 
-// The source line of the instruction before `pc`, and of the calls inlined around it, by the debugging information.
+// The source line of the instruction before `pc`, and of the calls inlined around it, from the debug information.
 std::string source_lines(const void* pc);
-// With a template's arguments.
+// The name of a function, with template arguments.
 std::string function_name(const void* function);
 
 }  // namespace emulator

@@ -78,7 +78,7 @@ void ldmatrix(unsigned* r, const void* row, bool transposed, Site site) {
         collective("ldmatrix", 0xffffffff, &mine, distribute<false>, site);
 }
 
-// --- copies: those of each thread that are under way, and how many groups it has made
+// --- copies: the unfinished ones of each thread, and its number of groups
 struct Copy {
     char* to;
     char bytes[16];

@@ -1,13 +1,11 @@
-// The PTX instructions of device/cuda/mma.cuh on the CPU, by the layouts that NVIDIA's PTX ISA documents. With g = lane
-// / 4 and t = lane % 4, a lane holds, lower half of a register first:
-//   mma.m16n8k16, .bf16 ("Matrix Fragments for mma.m16n8k16 with floating point type", 9.7.14.5.8 in PTX ISA 9)
-//     a[i]  row g + 8 * (i % 2), columns 2t + 8 * (i / 2) and the next
-//     b[i]  rows 2t + 8i and the next, column g
-//     d[i]  row g + 8 * (i / 2), column 2t + i % 2
-//   ldmatrix .m8n8.x4 ("Warp-level matrix load instruction: ldmatrix", 9.7.14.5.15)
-//     r[i]  of the i-th matrix: row g, columns 2t and the next; with .trans rows 2t and the next, column g
-//   cp.async ("Data Movement and Conversion Instructions: cp.async")
-//     the bytes arrive at the wait, not before: until then they are NaN, and unwritten to the checks of accesses.
+// The PTX instructions of device/cuda/mma.cuh on the CPU, with the layouts of NVIDIA's PTX ISA 9, sections 9.7.14.5.8
+// (mma.m16n8k16) and 9.7.14.5.15 (ldmatrix .m8n8.x4). With g = lane / 4 and t = lane % 4, a lane holds, lower half of a
+// register first:
+//   a[i]  row g + 8 * (i % 2), columns 2t + 8 * (i / 2) and the next        b[i]  rows 2t + 8i and the next, column g
+//   d[i]  row g + 8 * (i / 2), column 2t + i % 2
+//   r[i]  of ldmatrix's i-th matrix: row g, columns 2t and the next; with .trans rows 2t and the next, column g
+// The bytes of cp.async arrive at the wait, not before. Until then they are NaN, and unwritten for the checks of
+// accesses.
 #pragma once
 
 #include "dev/emulator/cuda_on_cpu.h"
@@ -19,7 +17,7 @@ void copy_async(void* shared, const void* global, size_t bytes, Site site);
 void commit_copies();
 void wait_for_copies(size_t but);
 
-// Of blocks: no copy is under way; and the current thread leaves the kernel.
+// For blocks: a block starts, without unfinished copies; and the current thread leaves the kernel.
 void copies_begin();
 void copies_end();
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// The CUDA runtime's functions as far as the program uses them; streams.cpp and memory.cpp say how they behave.
+// The functions of the CUDA runtime that the program uses; streams.cpp and memory.h describe their behaviour.
 #pragma once
 
 #include <cstddef>
@@ -58,8 +58,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-// --- the devices: a small A100, so that small tests have more work than fits it at once, and an H100 as small; what
-// one has in memory the other can use
+// --- the devices: a small A100, so that small tests have more work than fits it at once, and an equally small H100.
+// They share their memory.
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
@@ -77,6 +77,6 @@ cudaError_t cudaFuncSetAttribute(void (*function)(P...), cudaFuncAttribute, int 
                : cudaErrorInvalidValue;
 }
 
-// What goes wrong in a kernel is thrown; there is no error left to ask for.
+// Errors in kernels are thrown, so there is never a last error.
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t e);

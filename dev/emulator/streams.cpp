@@ -1,10 +1,9 @@
-// Streams, events and graphs.
-// Work on the null stream is done at once, after that of all blocking streams. What is given to a stream of its own
-// waits there: it is done by the time that something waits for it, and before that a few pieces at random moments, in a
-// random order of the streams. So a host that reads or reuses memory too early, and a stream that does not wait for
+// Streams, events and graphs. Work on the null stream is done at once, after the work of all blocking streams. Work on
+// another stream is queued. It is done when something waits for it, and before that a few pieces at random moments, in
+// a random order of the streams. So a host that reads or reuses memory too early, and a stream that does not wait for
 // another's event, get wrong numbers for some emulator::seed.
-// A stream that is being captured does nothing: its work becomes the graph's, with the arguments that it has then, and
-// is given to the stream of each cudaGraphLaunch. A capture is of one stream; others cannot join it here.
+// A stream that is being captured does nothing: its work becomes part of the graph, with its current arguments, and is
+// queued by each cudaGraphLaunch. A capture is of one stream; others cannot join it here.
 #include <chrono>
 #include <deque>
 #include <exception>
@@ -36,7 +35,7 @@ struct Capture {
     std::vector<Task> nodes;
 };
 
-struct Recording {  // of an event; times are counted
+struct Recording {  // of an event; a time is the number of recordings so far
     uint64_t recorded = 0, done = 0;
     std::chrono::steady_clock::time_point clock;  // when it was last done
     std::weak_ptr<Capture> capture;               // that it was last recorded in
@@ -64,7 +63,7 @@ struct EmulatedEvent {
 
 static std::recursive_mutex mutex;
 static std::vector<EmulatedStream*> streams;
-static std::exception_ptr late;  // thrown where nothing can be: by the next call that can
+static std::exception_ptr late;  // an error in a function that must not throw; the next one that may throws it
 #define LOCKED const std::lock_guard lock(mutex)
 
 static uint64_t random_below(size_t n) {
@@ -85,7 +84,7 @@ static void do_next_piece(EmulatedStream& s) {
     if (work) work();
 }
 
-// Does the next piece of a stream that has one and need not wait; of a random one. False if there is none.
+// Does the next piece of a random stream among those that have one and need not wait. Returns false if there is none.
 static bool do_a_piece() {
     EmulatedStream* stream = nullptr;
     {
@@ -126,7 +125,7 @@ static void finish_all_quietly() {
     }
 }
 
-// Makes invalid the captures that `of` holds for; whether there is one.
+// Invalidates the captures for which `of` is true. Returns whether there was one.
 template <class Predicate>
 static bool invalidate(const Predicate& of) {
     bool any = false;
@@ -134,7 +133,7 @@ static bool invalidate(const Predicate& of) {
         if (s->capture && of(*s)) any = s->capture->invalid = true;
     return any;
 }
-// What allocates, or makes the host wait, is forbidden while any stream is being captured, unless "relaxed".
+// Calls that allocate or make the host wait are forbidden while any stream is being captured, unless "relaxed".
 static bool forbidden() {
     return invalidate([](const EmulatedStream& s) { return s.capture->mode != cudaStreamCaptureModeRelaxed; });
 }
@@ -234,7 +233,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
 
-// Memory that is not pinned may be reused as soon as the call has returned, as on a GPU.
+// Pageable memory may be reused as soon as the call has returned, as on a GPU.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     LOCKED;
     if (bytes == 0) return cudaSuccess;

@@ -1,6 +1,6 @@
-// A whole checkpoint directory. An input is changes to a valid one, divided as split_files does: a byte that chooses
-// the file, one that says what is done to it, and what the change needs. Sums in trainer_state.json and a safetensors
-// file's header length are put right, so that mutations get past them.
+// A whole checkpoint directory. An input is a list of changes to a valid one, separated as by split_files: a byte that
+// chooses the file, a byte that chooses the kind of change, and its data. Checksums in trainer_state.json and the
+// header length of a safetensors file are corrected afterwards, so that mutations get past these checks.
 #include "io/model/checkpoint.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ const std::map<std::string, std::string>& valid_checkpoint() {
     return files;
 }
 
-// The weights that the mutated config.json asks for, where they are few.
+// Replaces the weights by those that the mutated config.json needs, if they are few.
 void make_weights_fit(std::map<std::string, std::string>& files) {
     const auto root = parse_json_object("config.json", files["config.json"]);
     const auto count = [&](const char* key, int64_t most) { return json_integer("config.json", root, key, 1, most); };
@@ -80,12 +80,12 @@ void change(std::map<std::string, std::string>& files, std::set<std::string>& ch
     if (what == 'D') files.erase(name);
     if (what == 'S') files["trainer_state.json"] = state_of(files);
     if (what == 'M') make_weights_fit(files);
-    if (what == 'F')  // flips: two bytes of place, one of bits
+    if (what == 'F')  // flips bits: two bytes for the place, one for the bits
         for (size_t i = 0; i + 2 < rest.size() && !file.empty(); i += 3) {
             const size_t place = static_cast<unsigned char>(rest[i]) + 256 * static_cast<unsigned char>(rest[i + 1]);
             file[place % file.size()] ^= rest[i + 2];
         }
-    if (what == 'J') {  // another header before the data
+    if (what == 'J') {  // replaces the header before the data
         uint64_t length = 0;
         if (file.size() >= 8) std::memcpy(&length, file.data(), 8);
         const std::string data = length <= file.size() && file.size() >= 8 + length ? file.substr(8 + length) : "";
@@ -111,7 +111,7 @@ void run(std::string_view input) {
         memory_files::put(directory + name, text);
         bytes += text.size();
     }
-    // What is as it was written is read no differently each time.
+    // Files that were not changed are read with the same result every time.
     const auto any_of = [&](const std::vector<std::string>& read) {
         return std::ranges::any_of(read, [&](const std::string& name) { return changed.contains(name); });
     };

@@ -1,4 +1,4 @@
-// io/file/json.h: what every JSON file passes through first.
+// io/file/json.h, which reads every JSON file first.
 #include "io/file/json.h"
 
 #include "dev/fuzz/memory_files.h"
@@ -13,7 +13,7 @@ void run(std::string_view input) {
         require_printable(one_line(key), false);
         require_printable(json_text(value), false);
     }
-    const nlohmann::json copy = root;  // recursive, as are comparison and dump: deep nesting must not get here
+    const nlohmann::json copy = root;  // copy, comparison and dump are recursive: deep nesting must not get here
     require(copy == root, "a copy is equal");
     const std::string text = copy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     memory_files::put("b.json", text);

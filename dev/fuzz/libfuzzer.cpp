@@ -1,4 +1,5 @@
-// libFuzzer's side: TARGET=safetensors build/fuzz/readers … fuzzes one target; SEEDS=DIR writes its seeds there first.
+// The entry point for libFuzzer: TARGET=safetensors build/fuzz/readers … fuzzes one target. SEEDS=DIR writes its seeds
+// there first.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

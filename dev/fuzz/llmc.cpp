@@ -1,5 +1,5 @@
-// llm.c's files: model, debug state, tokenizer, token shard. Their headers are 1024 bytes of which 32 mean something;
-// an input is those 32 and then the body.
+// llm.c's files: model, debug state, tokenizer, token shard. Their headers have 1024 bytes, of which 32 are used; an
+// input is those 32, followed by the body.
 #include <cstring>
 #include <memory>
 
@@ -58,7 +58,7 @@ std::vector<std::string> seeds_state() {
     return {shorten(memory_files::get("s"))};
 }
 
-// 'W' before a whole file; else a byte tokenizer's 256 tokens stand before the input's own.
+// 'W' is followed by a whole file; otherwise a byte tokenizer's 256 tokens are inserted before the input's own.
 void run_tokenizer(std::string_view input) {
     if (input.empty()) return;
     std::string file = expand(input.substr(1));
@@ -76,7 +76,7 @@ void run_tokenizer(std::string_view input) {
 std::vector<std::string> seeds_tokenizer() {
     save_llmc_tokenizer(*load_tokenizer("byte"), "t");
     std::string whole = shorten(memory_files::get("t")), more = whole.substr(0, used);
-    more[8] = 4;  // with the high byte that is 1: 260 tokens
+    more[8] = 4;  // with the high byte, which is 1: 260 tokens
     more += std::string("\2ab") + "\3abc" + "\2de" + "\5abcde";
     std::string end = whole.substr(0, used);
     end[8] = 2;

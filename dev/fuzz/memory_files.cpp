@@ -14,13 +14,13 @@
 
 namespace {
 
-// Ordered, so that a directory is the files whose names begin with its own.
+// A sorted map, in which a directory is the range of files whose names begin with its own.
 std::map<std::string, std::string>& files() {
     static std::map<std::string, std::string> all;
     return all;
 }
 
-// As the system would look it up: "a//b" and "a/./b" are "a/b", and a name ends at its first NUL.
+// The name as the system would look it up: "a//b" and "a/./b" are "a/b", and a name ends at its first NUL.
 std::string key(const std::string& path) {
     if (path.find("//") == path.npos && path.find("/.") == path.npos) return path.c_str();
     std::string name;
@@ -33,10 +33,10 @@ std::string key(const std::string& path) {
 }
 
 #ifdef GUARD_PAGES
-// A file ends where a page begins that cannot be read. Its begin is thus aligned to nothing, as no system would map it:
-// for compilers that do not build on that (clang), and with the check of alignment off.
+// A file ends directly before a page that cannot be read. So its beginning has any alignment, unlike a mapping by the
+// system: this is for compilers that do not rely on that (clang), with the alignment check off.
 constexpr size_t page = 4096, room = 16 * page;
-std::vector<uint8_t*> idle;  // the ends of rooms that no file is in
+std::vector<uint8_t*> idle;  // the ends of unused rooms
 
 uint8_t* place(size_t size) {
     if (size > room) std::abort();

@@ -1,5 +1,5 @@
-// What a run leaves and reads again: log.jsonl, trainer_state.json, the token cache's record; and a model's
-// config.json.
+// The files that a run writes and reads again: log.jsonl, trainer_state.json and the token cache's record; and a
+// model's config.json.
 #include <sstream>
 
 #include "dev/fuzz/memory_files.h"
@@ -35,7 +35,7 @@ std::vector<std::string> seeds_log() {
             "\n{\"st"};
 }
 
-// trainer_state.json, and its options as --resume takes them.
+// trainer_state.json, and its options as --resume reads them.
 void run_trainer_state(std::string_view input) {
     static const Options fresh = [] {
         const char* words[] = {"train_gpt2", "--resume"};
@@ -59,7 +59,7 @@ std::vector<std::string> seeds_trainer_state() {
             R"({"step":3,"options":{"batch":8,"lr":0.001,"val":"","seq":64},)" + rest};
 }
 
-// config.json as such: there are no weights, so that all that passes ends at their absence.
+// config.json alone. There are no weights, so every config that is accepted ends with an error about them.
 void run_config(std::string_view input) {
     memory_files::put("d/config.json", input);
     read_model_config("d");
@@ -72,9 +72,9 @@ std::vector<std::string> seeds_config() {
             R"("n_inner":3072,"scale_attn_weights":true,"reorder_and_upcast_attn":false,"add_cross_attention":false})"};
 }
 
-// The record of a token cache, NAME.json, and a shard beside it. The text is /dev/null: its size and time are asked of
-// the system. In /proc nothing can be removed. The rest of the shard's header, which is zeros, is left out of the
-// input.
+// The record of a token cache, NAME.json, and a shard beside it. The text is /dev/null, because its size and time come
+// from the system; the cache is in /proc, where nothing can be removed. The input does not contain the rest of the
+// shard's header, which is zeros.
 constexpr size_t header_used = 12, header = 1024;
 
 void run_cache(std::string_view input) {
@@ -90,7 +90,7 @@ void run_cache(std::string_view input) {
     CacheNotes notes;
     for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train", notes)) {
         require(path.starts_with("/proc/train") && path.find("..") == std::string::npos, "shards lie in the cache");
-        // Whatever record and shard hold: a note about them, and the text's own tokens in their place.
+        // Whatever record and shard contain, the result is a note about them and the text's own tokens.
         require(Shard(path).size() == 9, "the tokens are the text's");
         for (int i = 0; i < 9; i++) require(Shard(path).tokens()[i] == "some text"[i], "the tokens are the text's");
     }
@@ -113,7 +113,7 @@ std::vector<std::string> seeds_cache() {
             R"({"format":"train_gpt2 token cache, version 2","shards":[]})"};
 }
 
-// A text as it is given, or packed by gzip: zlib's reading of headers and lengths, and the notes on what it holds.
+// A text, plain or compressed by gzip: zlib's reading of headers and lengths, and the notes about the text.
 void run_text_file(std::string_view input) {
     memory_files::put("t.txt", input);
     static const auto bytes = load_tokenizer("byte");
@@ -123,7 +123,7 @@ void run_text_file(std::string_view input) {
 }
 
 std::vector<std::string> seeds_text_file() {
-    // "some text\n", packed by Python's gzip
+    // "some text\n", compressed by Python's gzip
     const std::string packed(
         "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x2b\xce\xcf\x4d\x55\x28\x49\xad\x28\xe1\x02\x00\xbc\xe6\x2c\x19\x0a"
         "\x00\x00\x00",

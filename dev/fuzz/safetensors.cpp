@@ -1,5 +1,5 @@
-// io/model/safetensors.h. An input's first byte says whether its header's length is put right, so that mutations of the
-// JSON get past it.
+// io/model/safetensors.h. An input's first byte decides whether its header length is corrected, so that mutations of
+// the JSON get past that check.
 #include "io/model/safetensors.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void read_all(const SafetensorsFile& file) {
             file.read(entry, values.data());
             file.read(entry, wide.data());
             file.read_transposed(entry, values.data());
-        } catch (const InputError&) {  // an integer, or no matrix
+        } catch (const InputError&) {  // a tensor of integers, or not a matrix
         }
     }
 }
@@ -32,7 +32,7 @@ void read_all(const SafetensorsFile& file) {
 void run(std::string_view input) {
     if (input.empty()) return;
     std::string bytes(input.substr(1));
-    if (input[0] == 'J') {  // header and data, divided
+    if (input[0] == 'J') {  // header and data as two files
         const auto parts = split_files(input.substr(1), 2);
         const uint64_t length = parts[0].size();
         bytes.assign(reinterpret_cast<const char*>(&length), 8);

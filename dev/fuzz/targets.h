@@ -1,5 +1,5 @@
-// The fuzzed readers. Each target turns bytes into files in memory, reads them as the program would, and lets nothing
-// but InputError pass: anything else that is thrown, and any report of a sanitizer, ends the process.
+// The fuzzed readers. Each target turns bytes into files in memory and reads them as the program would. Only InputError
+// is allowed: any other exception, and any report of a sanitizer, ends the process.
 #pragma once
 
 #include <string>
@@ -18,15 +18,15 @@ extern const FuzzTarget fuzz_json, fuzz_safetensors, fuzz_llmc_model, fuzz_llmc_
 
 const std::vector<const FuzzTarget*>& fuzz_targets();
 
-// Runs one target on one input, in memory cleared before. Aborts where an InputError's message is not one short line
+// Clears the files in memory and runs one target on one input. Aborts if an InputError's message is not one short line
 // of printable text.
 void run_target(const FuzzTarget& target, std::string_view input);
 
-// The files that an input of several stands for, divided by lines of "%%%". At most `count`; what is missing is absent.
+// Splits an input into at most `count` files, separated by lines of "%%%". The result may have fewer.
 std::vector<std::string_view> split_files(std::string_view input, size_t count);
 std::string join_files(const std::vector<std::string>& files);
 
-// Ends the process, saying why, where a reader's result is not what it must be.
+// Ends the process with a message if a condition on a reader's result is false.
 void require(bool condition, const char* what);
 // Bytes from a file must not reach a terminal as control characters.
 void require_printable(std::string_view text, bool lines);

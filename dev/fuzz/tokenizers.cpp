@@ -18,7 +18,7 @@ constexpr const char* merges =
     "a\n\xC3\x83 \xC2\xA9\nl l\n";
 constexpr const char* sample = "in the theatre, all 1234 caf\xC3\xA9s\n\n  one's   \xF0\x9F\x98\x80 \xFF end";
 
-// The merges alone: the pre-tokenizer's regular expression takes longer to compile than most files to read.
+// Uses only the merges: compiling the pre-tokenizer's regular expression takes longer than reading most files.
 void use(const Vocabulary& vocabulary) {
     const auto size = static_cast<int64_t>(vocabulary.tokens.size());
     BytePairMerger merger(find_byte_ids(vocabulary.tokens));
@@ -54,8 +54,8 @@ void write_directory(const std::string& directory, const std::string& merge_line
     load_tokenizer("vocab.bpe")->save_hugging_face(directory);
 }
 
-// The bytes' 256 entries of a vocabulary, with a comma behind each: put in, so that inputs stay short. Not into what is
-// no JSON: they would be read for nothing.
+// The 256 entries of a vocabulary for bytes, each followed by a comma. They are inserted into inputs, which so stay
+// short, but not into invalid JSON, where reading them would be wasted.
 const std::string& byte_entries() {
     static const std::string entries = [] {
         write_directory("byte", "a b\n");
@@ -75,7 +75,7 @@ void run_merges(std::string_view input) {
 
 std::vector<std::string> seeds_merges() { return {merges, "a b\nab c\r\nd e", "a  b\n"}; }
 
-// tokenizer.json and tokenizer_config.json; the bytes' entries go where "vocab" is an object.
+// tokenizer.json and tokenizer_config.json. The entries for bytes are inserted if "vocab" is an object.
 void run_tokenizer_json(std::string_view input) {
     const auto files = split_files(input, 2);
     std::string file(files[0]);
@@ -119,14 +119,14 @@ std::vector<std::string> seeds_vocab_json() {
                         R"({"pad_token":{"content":"<p>","rstrip":true}})"})};
 }
 
-// The first byte is the size of the pieces that the rest is tokenised in, which must give what one piece gives.
+// The first byte is the size of the pieces in which the rest is tokenized; the tokens must be those of one piece.
 void run_text(std::string_view input) {
     if (input.empty()) return;
     static const auto bpe = [] {
         memory_files::put("vocab.bpe", merges);
         return load_tokenizer("vocab.bpe");
     }();
-    static const auto with_added = [] {  // tokens that take white space along, and one with a line break
+    static const auto with_added = [] {  // tokens that include white space, and one with a line break
         memory_files::put("d/vocab.json", "{" + byte_entries() + "\"ab\":256}");
         memory_files::put("d/merges.txt", "a b");
         memory_files::put("d/tokenizer_config.json", R"({"added_tokens_decoder":{"257":{"content":"x\ny"},)"

@@ -1,7 +1,7 @@
-// The ladder of GELU: x / 2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x³), for each value by itself.
+// The ladder of GELU: x / 2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x³), for each value separately.
 //
-// A value is read and written, 8 bytes, in the time of which a core could do some 40 multiply-adds: enough for a good
-// polynomial, not for a call into the C library. So the ladder is about computing tanh with little.
+// In the time in which a value is read and written, 8 bytes, a core could do some 40 FMAs: enough for a good
+// polynomial, but not for a call into the C library. So the ladder is about computing tanh cheaply.
 #include <bit>
 
 #include "dev/ladder.h"
@@ -12,7 +12,7 @@ const Kernel kernel{
 
 namespace {
 
-// 1. The formula. The compiler has no vector tanh, so one value goes at a time.
+// 1. The formula. The compiler has no vector tanh, so it computes one value at a time.
 void forward_naive(float* out, const float* inp, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
         const float x = inp[i], u = 0.7978845608f * (x + 0.044715f * x * x * x);
@@ -20,7 +20,7 @@ void forward_naive(float* out, const float* inp, int64_t n) {
     }
 }
 
-// 2. 1 + tanh(u) = 2 / (1 + e^-2u): an exponential is cheaper than a tanh, and for x far below 0, where tanh comes near
+// 2. 1 + tanh(u) = 2 / (1 + e^-2u): an exponential is cheaper than a tanh, and for x far below 0, where tanh is near
 // -1, nothing cancels.
 void forward_exp(float* out, const float* inp, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -29,10 +29,11 @@ void forward_exp(float* out, const float* inp, int64_t n) {
     }
 }
 
-// 3. e^x = 2^k e^r with |r| <= ln2 / 2: 2^k is written into the exponent's bits, e^r is a polynomial (Taylor's, as it
-// explains itself; simd::exp2's is fitted and one term shorter). No call, no branch: the compiler makes vectors of it.
+// 3. e^x = 2^k e^r with |r| <= ln2 / 2: 2^k is written into the exponent's bits, and e^r is a polynomial (Taylor's,
+// which needs no explanation; simd::exp2's is fitted and one term shorter). Without calls and branches the compiler
+// vectorizes it.
 inline float exp_polynomial(float x) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which stands in the lowest bits
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is in the lowest bits
     const float bounded = std::max(-87.0f, std::min(88.0f, x));
     const float shifted = bounded * 1.44269504f + magic, k = shifted - magic;
     const float r = (bounded - k * 0.693359375f) + k * 2.12194440e-4f;  // ln2 in two parts: k * the first is exact
@@ -48,13 +49,13 @@ void forward_polynomial(float* out, const float* inp, int64_t n) {
     }
 }
 
-// 4. The same with vectors spelled out, so that nothing hangs on the compiler: with the arguments of max and min above
-// the other way round, which lets a NaN pass, g++ 12's vectors took 15 times as long.
+// 4. The same with explicit vectors, which do not depend on the compiler: with the arguments of max and min above
+// swapped, which lets a NaN pass, g++ 12's vectors took 15 times as long.
 void forward_simd(float* out, const float* inp, int64_t n) {
     simd::map(out, n, [=](simd::vfloat, int64_t i, int64_t left) { return gelu(simd::load_n(inp + i, left)); });
 }
 
-// 5. A core alone does not fill the memory's bandwidth.
+// 5. Threads, because a single core does not use the full memory bandwidth.
 void forward_threads(float* out, const float* inp, int64_t n) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += simd::W) simd::store_n(out + i, gelu(simd::load_n(inp + i, n - i)), n - i);
@@ -99,8 +100,8 @@ void climb(Ladder& ladder) {
     ladder.rung("exp", "exp of the C library: 1 + tanh(u) = 2 / (1 + e^-2u)", [&] { forward_exp(out, inp, n); });
     ladder.rung("polynomial", "exp without a call: the compiler uses vectors",
                 [&] { forward_polynomial(out, inp, n); });
-    ladder.rung("simd", "vectors spelled out", [&] { forward_simd(out, inp, n); });
-    ladder.rung("threads", "values are shared out to the cores", [&] { forward_threads(out, inp, n); });
+    ladder.rung("simd", "explicit vectors", [&] { forward_simd(out, inp, n); });
+    ladder.rung("threads", "values are distributed over the cores", [&] { forward_threads(out, inp, n); });
     ladder.production("layers/gelu_cpu.h");
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
@@ -109,7 +110,7 @@ void climb(Ladder& ladder) {
     ladder.rung("naive", "tanh of the C library", [&] { backward_naive(dinp, inp, dout, n); });
     ladder.rung("polynomial", "exp without a call, 1 - s without cancellation",
                 [&] { backward_polynomial(dinp, inp, dout, n); });
-    ladder.rung("threads", "vectors, and values shared out", [&] { backward_threads(dinp, inp, dout, n); });
+    ladder.rung("threads", "vectors, threads", [&] { backward_threads(dinp, inp, dout, n); });
     ladder.production("layers/gelu_cpu.h");
     ladder.run();
 }

@@ -1,5 +1,5 @@
-// GELU's ladder on a GPU. A value is read and written, and a GPU can do some hundred operations in that time: tanhf may
-// stay. The question is how many bytes are on their way at once.
+// GELU's ladder on a GPU. A GPU can do some hundred operations in the time in which a value is read and written, so
+// tanhf is no problem. The question is how many bytes are in flight at once.
 #include "dev/ladder_cuda.h"
 #include "layers/gelu.cuh"
 
@@ -12,7 +12,7 @@ namespace {
 
 unsigned blocks(int64_t threads) { return static_cast<unsigned>((threads + 255) / 256); }
 
-// 1. A thread a value, by the formula. A warp asks for 128 bytes at once, and then waits.
+// 1. One thread per value, by the formula. A warp loads 128 bytes at once, and then waits.
 __global__ void __launch_bounds__(256) forward_naive(float* out, const float* inp, int64_t n) {
     const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
     if (i >= n) return;
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(256) backward_naive(float* dinp, const float* 
     dinp[i] = dout[i] * ((1 + t) / 2 + x / 2 * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x));
 }
 
-// 2. Four values a thread, 16 bytes in one access: four times as many bytes on their way.
+// 2. Four values per thread, 16 bytes in one access: four times as many bytes in flight.
 __global__ void __launch_bounds__(256) forward_vectors(float* out, const float* inp, int64_t n) {
     each_element<4>(n, [&]<int W>(int64_t i) {
         float x[W];
@@ -47,16 +47,17 @@ void climb(Ladder& ladder) {
     float *const x = cuda.memory(inp), *const y = cuda.memory(out);
     ladder.pass("forward", bytes(8 * prod(n)), {&out},
                 [&](Reference<double>& d) { gelu_forward(d, out.on(d), inp.on(d), n); });
-    ladder.rung("naive", "a value a thread", [&] { LAUNCH(forward_naive, blocks(n), 256, 0, dev.stream, y, x, n); });
+    ladder.rung("naive", "one thread per value",
+                [&] { LAUNCH(forward_naive, blocks(n), 256, 0, dev.stream, y, x, n); });
     ladder.rung("vectors", "16 bytes in one access",
                 [&] { LAUNCH(forward_vectors, blocks(n / 4 + n % 4), 256, 0, dev.stream, y, x, n); });
-    ladder.rung("production", "exp in place of tanh: layers/gelu.cuh", [&] { gelu_forward(dev, y, x, n); });
+    ladder.rung("production", "exp instead of tanh: layers/gelu.cuh", [&] { gelu_forward(dev, y, x, n); });
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, 8);  // 1 - t² cancels
     float *const dy = cuda.memory(dout), *const dx = cuda.memory(dinp);
     ladder.pass("backward", bytes(12 * prod(n)), {&dinp},
                 [&](Reference<double>& d) { gelu_backward(d, dinp.on(d), inp.on(d), dout.on(d), n); });
-    ladder.rung("naive", "a value a thread",
+    ladder.rung("naive", "one thread per value",
                 [&] { LAUNCH(backward_naive, blocks(n), 256, 0, dev.stream, dx, x, dy, n); });
     ladder.rung("production", "16 bytes in one access, exp: layers/gelu.cuh",
                 [&] { gelu_backward(dev, dx, x, dy, n); });

@@ -1,5 +1,5 @@
-// Batch normalisation (Ioffe & Szegedy 2015), to be seen beside LayerNorm on the same input: it normalises each feature
-// over the rows, where LayerNorm normalises each row over its features. Plain loops, in double.
+// Batch normalization (Ioffe & Szegedy 2015), to compare with LayerNorm on the same input. It normalizes each feature
+// over the rows; LayerNorm normalizes each row over its features. Plain loops, in double.
 #pragma once
 
 #include <cmath>
@@ -25,8 +25,8 @@ struct BatchNorm {
         }
     }
 
-    // The same with what training has left behind: a row's result no longer depends on the others, but it is not the
-    // one that training saw.
+    // The same with the running statistics from training: a row's result no longer depends on the other rows, but it
+    // differs from the result in training.
     void evaluation(double* out, const double* inp, int64_t N) const {
         for (size_t c = 0; c < running_mean.size(); ++c)
             normalise(out, inp, N, c, running_mean[c], running_variance[c]);

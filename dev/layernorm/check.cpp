@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm against PyTorch, tensor by tensor:
+// Compares LayerNorm and RMSNorm with PyTorch, tensor by tensor:
 //   layernorm_check [--quiet] dev/layernorm/state.safetensors
 #include "dev/layernorm/check.h"
 

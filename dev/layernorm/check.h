@@ -1,4 +1,4 @@
-// Holds LayerNorm and RMSNorm to what PyTorch computed: the state file of scripts/dump_layernorm.py.
+// Compares LayerNorm and RMSNorm with PyTorch's results, the state file of scripts/dump_layernorm.py.
 #pragma once
 
 #include <cmath>
@@ -22,9 +22,9 @@ struct Case {
     std::string key, norm, dtype;  // "0007", "layernorm" or "rmsnorm", "float64", "float32" or "bfloat16"
     std::vector<int64_t> shape, normalized_shape;
     double eps = 0;
-    int64_t passes = 0;  // backwards in a row: parameters' gradients add up
+    int64_t passes = 0;  // number of backward passes, over which the gradients of parameters add up
     Rows rows;
-    Tensors inputs, results;  // results of PyTorch; what it was not asked for is missing
+    Tensors inputs, results;  // results of PyTorch, without those that were not requested
     bool has(const std::string& name) const { return inputs.contains(name); }
     bool wants(const std::string& name) const { return results.contains(name); }
 };
@@ -109,7 +109,7 @@ private:
     SafetensorsFile file_;
 };
 
-// What a device computes for the case, tensors stored as S.
+// The results of a device for the case, with tensors stored as S.
 template <class S, class Device>
 Tensors run(Device dev, const Case& c) {
     using A = typename Device::scalar;
@@ -123,7 +123,7 @@ Tensors run(Device dev, const Case& c) {
             stored[name].resize(values.size(), static_cast<S>(name[0] == 'd' && name != "dx" ? 0.0 : NAN));
     for (const char* name : {"mean", "rstd"}) statistics[name].resize(static_cast<size_t>(N), static_cast<A>(NAN));
 
-    const auto at = [&](const std::string& name) -> S* {  // null what the case has not
+    const auto at = [&](const std::string& name) -> S* {  // null if the case does not have it
         const auto found = stored.find(name);
         return found == stored.end() ? nullptr : found->second.data();
     };
@@ -157,9 +157,9 @@ Tensors run(Device dev, const Case& c) {
     return results;
 }
 
-// The size of the terms that each result is made of, which its roundings are proportional to. A mean is known to one
-// rounding of its own size: seen through the norm, as much as that is of the row's spread, |mean| * rstd. Hence rows
-// far from 0 lose digits, in PyTorch as here.
+// The size of the terms of each result, to which its rounding errors are proportional. A mean has a rounding error of
+// its own size; relative to the row's spread that is |mean| * rstd, and the norm has this error too. So rows far from 0
+// lose digits, in PyTorch as well as here.
 inline Tensors magnitudes(const Case& c) {
     const int64_t N = c.rows.N, C = c.rows.C;
     const auto size = [](int64_t n) { return Numbers(static_cast<size_t>(n)); };
@@ -207,15 +207,15 @@ inline Tensors magnitudes(const Case& c) {
 
 struct Check {
     int passed = 0, failed = 0;
-    bool quiet = false;  // only what is not OK
+    bool quiet = false;  // print only comparisons that fail
 
     void file(const File& f) {
         const int64_t cases = f.cases();
         for (int64_t i = 0; i < cases; ++i) {
             const Case c = f.read(i);
             const Tensors size = magnitudes(c);
-            // Roundings of random sign grow as the root of their number: here of a sum over a row or a column, in
-            // PyTorch and in ours; 8 for the few others on the way.
+            // Rounding errors of random sign grow as the root of their number: those of a sum over a row or a column,
+            // in PyTorch and here. The 8 is for the few other roundings.
             const double loss = 8 + 2 * std::sqrt(static_cast<double>(std::max(c.rows.N, c.rows.C)));
             const double to_double = loss * 0x1p-53, to_float = loss * 0x1p-24;
             if (c.dtype == "float64") {
@@ -225,8 +225,8 @@ struct Check {
                 compare("Reference<float>", c, run<float>(Reference<float>{}, c), size, to_float);
                 compare("Cpu", c, run<float>(Cpu{}, c), size, to_float);
             } else {
-                // One rounding to bf16 in PyTorch, one in ours, and for rmsnorm that of its norm, which PyTorch leaves
-                // out; PyTorch also rounds its sums over rows on the way.
+                // One rounding to bf16 in PyTorch, one here, and for rmsnorm that of its norm, which PyTorch does not
+                // round; PyTorch also rounds intermediate sums over rows.
                 const double to_bf16 = 0x1p-7 + to_float, root = std::sqrt(static_cast<double>(c.rows.N));
                 compare("Reference<float>, bf16", c, run<bf16>(Reference<float>{}, c), size, to_bf16, root);
                 compare("Cpu, bf16", c, run<bf16>(Cpu{}, c), size, to_bf16, root);
@@ -240,7 +240,7 @@ private:
         for (const auto& [name, expected] : c.results) {
             const Numbers &values = found.at(name), &magnitude = size.at(name);
             const double relative = tolerance * (name == "dweight" || name == "dbias" ? sums : 1);
-            double largest = 0, share = 0;  // of what is allowed
+            double largest = 0, share = 0;  // the largest difference; its share of the allowed one
             bool ok = true;
             for (size_t i = 0; i < expected.size(); ++i) {
                 const double difference = std::abs(values[i] - expected[i]), allowed = relative * magnitude[i];
@@ -259,7 +259,8 @@ private:
     }
 };
 
-// layernorm_check [--quiet] FILE. The exit status: 0 all agree, 1 some do not, 2 the file cannot be used.
+// layernorm_check [--quiet] FILE. Returns the exit status: 0 if all results agree, 1 if some do not, 2 if the file
+// cannot be used.
 inline int main(const std::vector<std::string>& arguments) {
     try {
         Check check;

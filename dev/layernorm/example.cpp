@@ -1,4 +1,4 @@
-// LayerNorm by itself: forward, backward in two ways, a step of SGD, and BatchNorm on the same numbers.
+// LayerNorm alone: the forward, the backward in two ways, a step of SGD, and BatchNorm on the same numbers.
 #include <cstdio>
 
 #include "dev/layernorm/batchnorm.h"
@@ -14,7 +14,7 @@ void print(const char* title, const Values& x) {
     for (size_t i = 0; i < x.size(); ++i) std::printf("%9.4f%s", x[i], (i + 1) % C == 0 ? "\n" : "");
 }
 
-// dinp of one row by the chain rule, one intermediate value after the other, none of them left out.
+// dinp of one row by the chain rule, through every intermediate value.
 void backward_long_way(double* dinp, const double* dout, const double* inp, const double* weight, double mean,
                        double rstd) {
     const double c = static_cast<double>(C);
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     layernorm_forward(dev, out.data(), mean.data(), rstd.data(), inp.data(), weight.data(), bias.data(), N, C);
     print("out, each row normalised by itself", out);
 
-    // A loss to go down: half the squared distance of out from a target.
+    // A loss to minimize: half the squared distance of out from a target.
     const Values target(N * C, 0.5);
     Values dout(N * C), dinp(N * C), dweight(C), dbias(C), long_way(N * C);
     const auto loss = [&] {

@@ -1,7 +1,7 @@
-// The ladder of layer normalisation. What is computed, and why the backward is what it is: dev/layernorm/README.md.
+// The ladder of layer normalization. dev/layernorm/README.md explains the formulas and derives the backward.
 //
-// Rows of 768 floats are 3 KiB: once read, a row stays in the 32 KiB of L1. So memory has to be read once and written
-// once, and any kernel that keeps up with memory is as fast as a copy. Each rung removes what keeps it from that.
+// Rows of 768 floats take 3 KiB: once read, a row stays in the 32 KiB of L1. So memory has to be read once and written
+// once, and a kernel that keeps up with memory is as fast as a copy. Each rung removes an obstacle to that.
 #include "dev/ladder.h"
 #include "layers/layernorm_cpu.h"
 #include "layers/rmsnorm_cpu.h"
@@ -17,8 +17,8 @@ constexpr float eps = 1e-5f;
 
 // forward: out (N,C) = (inp - mean) * rstd * weight + bias
 
-// 1. As the formula reads: the mean of each row, the variance of each row, the output. Each line goes through all of
-// inp, which does not fit any cache: it comes from memory three times.
+// 1. The formula, step by step: the mean of each row, the variance of each row, the output. Each step goes through all
+// of inp, which does not fit in any cache, so it is read from memory three times.
 void forward_naive(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
                    int64_t N, int64_t C) {
     for (int64_t row = 0; row < N; ++row) {
@@ -36,8 +36,8 @@ void forward_naive(float* out, const float* inp, const float* weight, const floa
             out[row * C + c] = (inp[row * C + c] - mean[row]) * rstd[row] * weight[c] + bias[c];
 }
 
-// 2. Row by row, memory is gone through twice: read once, written once. The sums find the row in L1. That alone gains
-// little: what holds this up is not memory.
+// 2. Row by row: memory is read once and written once, and the sums find the row in L1. That alone gains little,
+// because memory is not the bottleneck.
 void forward_rows(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
                   int64_t N, int64_t C) {
     for (int64_t row = 0; row < N; ++row) {
@@ -53,8 +53,8 @@ void forward_rows(float* out, const float* inp, const float* weight, const float
     }
 }
 
-// 3. It is the sums: each addition waits 4 cycles for the one before. Another order changes the rounding, so the
-// compiler must keep this one; we need not: a vector of sums is W chains at once.
+// 3. The sums are the bottleneck: each addition waits 4 cycles for the one before. Another order changes the rounding,
+// so the compiler may not change it. This rung does: a vector of sums is W independent chains.
 inline void normalise_row(float* out, const float* x, const float* weight, const float* bias, float* mean, float* rstd,
                           int64_t C) {
     using namespace simd;
@@ -79,7 +79,7 @@ void forward_simd(float* out, const float* inp, const float* weight, const float
         normalise_row(out + row * C, inp + row * C, weight, bias, mean + row, rstd + row, C);
 }
 
-// 4. Rows know nothing of each other, so threads share them out. One core alone does not fill the memory's bandwidth.
+// 4. Rows are independent, so they are distributed over threads. A single core does not use the full memory bandwidth.
 void forward_threads(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
                      int64_t N, int64_t C) {
 #pragma omp parallel for schedule(static)
@@ -96,7 +96,7 @@ void residual_separate(float* sum, float* out, const float* inp, const float* br
     forward_threads(out, sum, weight, bias, mean, rstd, N, C);
 }
 
-// The sum is normalised while it is in L1: of five passes over memory the one that reads it again falls away.
+// The sum is normalized while it is in L1, which saves one of five passes over memory, the one that reads it again.
 void residual_fused(float* sum, float* out, const float* inp, const float* branch, const float* weight,
                     const float* bias, float* mean, float* rstd, int64_t N, int64_t C) {
     using namespace simd;
@@ -112,7 +112,7 @@ void residual_fused(float* sum, float* out, const float* inp, const float* branc
 // backward: dinp (N,C) = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)),  dnorm = dout * weight
 //           dweight (C) += sum over rows of dout * norm        dbias (C) += sum over rows of dout
 
-// 1. Nothing saved by the forward: mean and rstd are computed once more. Then the two sums, then dinp.
+// 1. The forward saves nothing: mean and rstd are recomputed. Then the two sums, then dinp.
 void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
                     int64_t N, int64_t C) {
     const float count = static_cast<float>(C);
@@ -136,7 +136,7 @@ void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout
     }
 }
 
-// 2. The forward kept mean and rstd, 2 floats a row: two of four passes fall away.
+// 2. The forward has saved mean and rstd, 2 floats per row, which saves two of four passes.
 void backward_saved(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
                     const float* mean, const float* rstd, int64_t N, int64_t C) {
     for (int64_t row = 0; row < N; ++row) {
@@ -185,8 +185,8 @@ void backward_simd(float* dinp, float* dweight, float* dbias, const float* dout,
         backward_row(dinp + row * C, dweight, dbias, dout + row * C, inp + row * C, weight, mean[row], rstd[row], C);
 }
 
-// 4. All rows add to dweight and dbias, so threads need sums of their own. Were these cut by the number of threads, so
-// would be the roundings: sum_over_rows cuts by N alone and adds the parts in order.
+// 4. All rows add to dweight and dbias, so threads need sums of their own. If rows were divided by the number of
+// threads, rounding would depend on it. sum_over_rows divides them by N alone and adds the parts in order.
 void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                       const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
@@ -195,7 +195,7 @@ void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const
     });
 }
 
-// RMSNorm (layers/rmsnorm.h) has one sum less; its ladder would be the same.
+// RMSNorm (layers/rmsnorm.h) has one sum less. Its ladder would be the same.
 void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrms, int64_t N, int64_t C) {
     for (int64_t row = 0; row < N; ++row) {
         const float* x = inp + row * C;
@@ -224,7 +224,7 @@ void climb(Ladder& ladder) {
                 [&] { forward_rows(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.rung("simd", "a vector of sums instead of one chain of additions",
                 [&] { forward_simd(out, inp, weight, bias, mean, rstd, N, C); });
-    ladder.rung("threads", "rows are shared out to the cores",
+    ladder.rung("threads", "rows are distributed over the cores",
                 [&] { forward_threads(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
 
@@ -233,11 +233,11 @@ void climb(Ladder& ladder) {
         residual_layernorm_forward(dev, sum.on(dev), out.on(dev), mean.on(dev), rstd.on(dev), inp.on(dev),
                                    branch.on(dev), weight.on(dev), bias.on(dev), N, C);
     });
-    ladder.rung("separate", "the addition in a loop of its own, then the rung before",
+    ladder.rung("separate", "the addition in a separate loop, then the rung before",
                 [&] { residual_separate(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
-    ladder.rung("fused", "a row is normalised while its sum is in L1",
+    ladder.rung("fused", "a row is normalized while its sum is in L1",
                 [&] { residual_fused(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: likewise");
+    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, C);
     const auto &dweight = ladder.updated("dweight", {C}, N), &dbias = ladder.updated("dbias", {C}, N);
@@ -251,15 +251,15 @@ void climb(Ladder& ladder) {
         layernorm_backward(dev, dinp.on(dev), dweight.on(dev), dbias.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
                            saved_mean.on(dev), saved_rstd.on(dev), nullptr, N, C);
     });
-    ladder.rung("naive", "mean and rstd once more, then the sums, then dinp",
+    ladder.rung("naive", "mean and rstd recomputed, then the sums, then dinp",
                 [&] { backward_naive(dinp, dweight, dbias, dout, inp, weight, N, C); });
     ladder.rung("two passes", "mean and rstd saved by the forward",
                 [&] { backward_saved(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
     ladder.rung("simd", "vectors of sums",
                 [&] { backward_simd(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
-    ladder.rung("threads", "sums over rows in parts that N alone decides",
+    ladder.rung("threads", "sums over rows in parts, by N alone",
                 [&] { backward_threads(cpu, dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: likewise");
+    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
 
     const auto& rrms = ladder.output("rrms", {N}, C);
     ladder.pass("RMSNorm forward", bytes(8 * prod(N, C)), {&out, &rrms},

@@ -1,7 +1,7 @@
-// The measured numbers of dev/layernorm/README.md: layernorm_measure > dev/layernorm/results.csv
-// Speeds at several widths, each beside a streaming copy of as many values, in turn; and what keeping more or less for
-// the backward costs. Arrays are of 128 MiB: what the caches hold of smaller ones would flatter the copy. Rows of the
-// CSV: work, rows, channels, the median's milliseconds, GB/s, MiB kept.
+// Measures the numbers of dev/layernorm/README.md: layernorm_measure > dev/layernorm/results.csv
+// It times several widths, each in turn with a streaming copy of the same size, and the cost of saving more or less for
+// the backward. Arrays have 128 MiB: with smaller ones, caches would make the copy look faster. The columns of the CSV
+// are work, rows, channels, median milliseconds, GB/s, MiB saved.
 #include <cstdio>
 #include <functional>
 
@@ -13,7 +13,7 @@ namespace {
 
 struct Measured {
     const char* name;
-    double bytes;  // of memory that has to be read and written, a value
+    double bytes;  // to read and write, per value
     std::function<void()> run;
     double kept_mib = 0;
 };
@@ -34,7 +34,7 @@ void report(const std::vector<Measured>& all, int64_t N, int64_t C) {
 
 void measure(int64_t N, int64_t C) {
     const auto make = [](int64_t n) {
-        auto x = host_allocate<float>(n + 1024);  // arrays exactly a power of two apart take turns in memory's banks
+        auto x = host_allocate<float>(n + 1024);  // arrays exactly a power of two apart conflict in memory's banks
         for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(i * 7919 % 1009) / 500 - 1;
         return x;
     };

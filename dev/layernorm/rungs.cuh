@@ -1,7 +1,7 @@
-// The ladder of layer normalisation on a GPU, in fp32: each rung adds one idea to the one before; the last calls what
-// the program runs. On a CPU one core's vectors do a row; a GPU has to have enough loads in flight from enough threads,
-// and the question is who works on a row together, and how they add up. dev/test/cuda_layernorm_rungs_test.cpp holds
-// each to Reference in the emulator, and times them where there is a GPU.
+// The ladder of layer normalization on a GPU, in fp32: each rung adds one idea to the one before, and the last is the
+// program's kernel. On a CPU the vectors of one core compute a row. A GPU needs enough loads in flight from enough
+// threads, so the question is which threads share a row, and how they add up their sums.
+// dev/test/cuda/layernorm_rungs_test.cpp compares each rung with Reference in the emulator, and times them on a GPU.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace rungs {
 
-// What a rung gets, all in device memory: layernorm_forward's and layernorm_backward's arguments.
+// The arguments of a rung, all in device memory: those of layernorm_forward and layernorm_backward.
 struct Tensors {
-    float *residual, *out, *mean, *rstd;  // residual: of the fused rungs
+    float *residual, *out, *mean, *rstd;  // residual: for the fused rungs
     const float *inp, *branch, *weight, *bias;
     float *dinp, *dweight, *dbias;
     const float* dout;
@@ -21,8 +21,8 @@ struct Tensors {
 
 constexpr float eps = 1e-5f;
 
-// 1. A thread does what the plain loops do for a row. Neighbouring threads read addresses a row apart: of the 32 bytes
-// that memory gives each at once, 4 are used before the caches are full of other rows.
+// 1. One thread per row, with plain loops. Neighbouring threads read addresses a row apart: of each 32 bytes that
+// memory delivers, 4 are used before the caches are full of other rows.
 __global__ void forward_thread_per_row(float* out, float* mean, float* rstd, const float* inp, const float* weight,
                                        const float* bias, int64_t N, int64_t C) {
     const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -42,8 +42,8 @@ inline void thread_per_row(Cuda& dev, const Tensors& t) {
            t.inp, t.weight, t.bias, t.N, t.C);
 }
 
-// 2. A block does a row: neighbouring threads read neighbouring floats. They add up through shared memory, by halves:
-// 8 steps for 256 threads, with a barrier after each.
+// 2. One block per row: neighbouring threads read neighbouring floats. They add up through shared memory by halves: 8
+// steps for 256 threads, with a barrier after each.
 constexpr unsigned tree_threads = 256;
 __device__ inline float tree_sum(float x, float* tile) {
     const unsigned t = threadIdx.x;
@@ -75,8 +75,8 @@ inline void block_per_row(Cuda& dev, const Tensors& t) {
            t.weight, t.bias, t.C);
 }
 
-// 3. A warp does a row: its lanes add up by 5 shuffles, without shared memory or barriers, and each load brings 16
-// bytes, so that fewer instructions keep as much in flight. C is a multiple of 4 from here on.
+// 3. One warp per row: its lanes add up by 5 shuffles, without shared memory or barriers, and each load has 16 bytes,
+// so that fewer instructions keep as many bytes in flight. From here on C is a multiple of 4.
 __global__ void forward_warp_per_row(float* out, float* mean, float* rstd, const float* inp, const float* weight,
                                      const float* bias, int64_t N, int64_t C) {
     const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -105,9 +105,9 @@ inline void warp_per_row(Cuda& dev, const Tensors& t) {
            t.rstd, t.inp, t.weight, t.bias, t.N, t.C);
 }
 
-// 4. The row stays in registers: read once, all of its loads in flight together. The number of registers must be known
-// to the compiler: up to 8 times 4 values a lane, rows of up to 1024.
-// 5. The residual's addition in the same pass (FUSED): its sum is not read again, 4 passes over memory in place of 5.
+// 4. The row stays in registers: it is read once, and all of its loads are in flight together. The compiler must know
+// the number of registers: up to 8 times 4 values per lane, for rows of up to 1024.
+// 5. The residual is added in the same pass (FUSED): the sum is not read again, 4 passes over memory instead of 5.
 constexpr int most_columns = 1024;
 template <bool FUSED>
 __global__ void forward_registers(float* residual, float* out, float* mean, float* rstd, const float* inp,
@@ -143,8 +143,8 @@ void in_registers(Cuda& dev, const Tensors& t) {
            t.out, t.mean, t.rstd, t.inp, t.branch, t.weight, t.bias, t.N, t.C);
 }
 
-// Backward. 1. A warp does a row, and adds its share of dweight and dbias to them by atomics: as many warps wait for an
-// address as there are rows, and the sums' bits depend on who comes first.
+// Backward. 1. One warp per row, which adds to dweight and dbias by atomics: as many warps wait for an address as there
+// are rows, and the bits of the sums depend on their order.
 __global__ void backward_atomics(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                                  const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
     const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -187,7 +187,7 @@ struct Rung {
     const char *name, *adds;
     void (*run)(Cuda& dev, const Tensors& t);
     int vector = 1;          // C is a multiple of it
-    int64_t most = 1 << 30;  // C at most
+    int64_t most = 1 << 30;  // the largest C
 };
 inline const Rung ladder[] = {
     {Pass::forward, "thread per row", "the plain loops, a row for each thread", thread_per_row},

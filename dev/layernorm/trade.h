@@ -1,5 +1,5 @@
-// What the forward may leave for the backward, and what that costs: the norm itself (N·C floats), mean and rstd (2N, as
-// layers/layernorm_cpu.h does), or nothing. One kernel each way, so that nothing else differs.
+// What the forward can save for the backward, and its cost: the norm itself (N·C floats), mean and rstd (2N floats, as
+// layers/layernorm_cpu.h does), or nothing. All three use the same two kernels, so that nothing else differs.
 #pragma once
 
 #include "layers/layernorm_cpu.h"
@@ -12,8 +12,8 @@ struct Statistics {
     float mean, rstd;
 };
 
-// Two passes over a row one after the other leave memory idle in the second, which finds it in the caches. So each
-// of them prefetches one half of the cache lines of a row that follows, called with each_vector's c and k.
+// With two passes over a row, memory would be idle in the second, which finds the row in the caches. So each pass
+// prefetches one half of the cache lines of a later row. It is called with each_vector's c and k.
 struct Ahead {
     const float *row, *next;
     int64_t half;  // where the second pass starts
@@ -24,12 +24,12 @@ struct Ahead {
 private:
     void both(int64_t c, const float* later, int k) const {
         if (k * simd::W % 32 == 0)
-            prefetch_vector<Cache::L2>(later, 0);  // walked at half of the speed: each second line of 16
+            prefetch_vector<Cache::L2>(later, 0);  // at half of the speed: every second line of 16
         prefetch_vector<Cache::L1>(row + c + near<float>, k);
     }
 };
 
-// prefetch(c, k) is called along the second pass.
+// Calls prefetch(c, k) for each vector of the second pass.
 template <class Prefetch>
 Statistics statistics(const float* x, int64_t C, float eps, const Prefetch& prefetch) {
     using namespace simd;
@@ -44,7 +44,7 @@ Statistics statistics(const float* x, int64_t C, float eps, const Prefetch& pref
     return {m, 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps)};
 }
 
-// out (N,C) = norm * weight + bias        kept: norm (N,C) and rstd (N), or mean and rstd (N), or nothing
+// out (N,C) = norm * weight + bias        saved in `kept`: norm (N,C) and rstd (N), or mean and rstd (N), or nothing
 template <Saved saved>
 void forward(float* out, float* norm, float* mean, float* rstd, const float* inp, const float* weight,
              const float* bias, int64_t N, int64_t C) {
@@ -66,7 +66,7 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
     });
 }
 
-// dinp (N,C) =, dweight, dbias (C) +=, as layernorm_backward. kept (N,C) is the norm, or else inp.
+// dinp (N,C) =, dweight, dbias (C) +=, as layernorm_backward. kept (N,C) is the norm if it was saved, otherwise inp.
 template <Saved saved>
 void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* kept,
               const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {

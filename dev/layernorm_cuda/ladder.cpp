@@ -9,7 +9,7 @@ const Kernel kernel{"layernorm_cuda",
 
 namespace {
 
-// The rungs of that pass, as far as they can do rows of C.
+// The rungs of a pass that support rows of C values.
 void climb_pass(Ladder& ladder, Cuda& dev, rungs::Pass pass, const rungs::Tensors& t) {
     for (const rungs::Rung& rung : rungs::ladder) {
         if (rung.pass != pass) continue;

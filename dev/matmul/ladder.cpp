@@ -1,7 +1,7 @@
 // The ladder of the matmul, out (N,OC) = inp (N,C) · weight (OC,C)ᵀ, and its backward.
 //
-// N·OC·C multiply-adds on N·C + OC·C + N·OC floats: each float is used hundreds of times. A core has two units that
-// multiply and add a whole vector each cycle; the ladder is about having the operands there in time.
+// It takes N·OC·C FMAs on N·C + OC·C + N·OC floats: each float is used hundreds of times. A core has two FMA units,
+// each of which takes a whole vector per cycle; the ladder is about providing their operands in time.
 #include "dev/ladder.h"
 #include "layers/matmul_cpu.h"
 
@@ -11,8 +11,8 @@ const Kernel kernel{"matmul",
 
 namespace {
 
-// 1. The definition. Each multiply-add waits 4 cycles for the sum of the one before: one in 4 cycles, where two vectors
-// of 16 a cycle would go.
+// 1. The definition. Each FMA waits 4 cycles for the sum of the one before: one FMA in 4 cycles, although two vectors
+// of 16 per cycle would be possible.
 void forward_naive(float* out, const float* inp, const float* weight, const float* bias, int64_t N, int64_t C,
                    int64_t OC) {
     for (int64_t n = 0; n < N; ++n)
@@ -29,9 +29,9 @@ void transpose(float* transposed, const float* weight, int64_t C, int64_t OC) {
         for (int64_t c = 0; c < C; ++c) transposed[c * OC + o] = weight[o * C + c];
 }
 
-// 2. Another order of the loops: innermost are the OC sums of a row, which know nothing of each other. With weight
-// transposed once (C values are copied for each N · C that are used) they lie side by side, and the compiler uses
-// vectors. Now each multiply-add loads two vectors and stores one.
+// 2. Another loop order: the innermost loop goes over the OC sums of a row, which are independent. With weight
+// transposed once (C values are copied for each N · C that are used) they are contiguous, and the compiler uses
+// vectors. Now each FMA loads two vectors and stores one.
 void forward_loop_order(float* out, const float* inp, const float* weight, const float* bias, float* transposed,
                         int64_t N, int64_t C, int64_t OC) {
     transpose(transposed, weight, C, OC);
@@ -43,9 +43,9 @@ void forward_loop_order(float* out, const float* inp, const float* weight, const
     }
 }
 
-// A tile: rows x 2 W sums that stay in registers all the way along c. A vector of weights, once loaded, serves all
-// rows, a value of inp both vectors. With 6 rows, 12 sums and 3 operands fit 16 registers, and 8 loads feed 12
-// multiply-adds. `lanes` columns are there; b's rows are ldb apart; a's, lda.
+// A tile: rows x 2 W sums that stay in registers for the whole loop over c. A loaded vector of weights is used for all
+// rows, and a value of inp for both vectors. With 6 rows, 12 sums and 3 operands fit in 16 registers, and 8 loads feed
+// 12 FMAs. `lanes` columns exist; rows of b are ldb apart, rows of a lda.
 constexpr int MR = 6, NR = 2 * simd::W;
 template <int rows>
 void tile(int64_t C, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t lanes,
@@ -70,7 +70,7 @@ void tile(int64_t C, const float* a, int64_t lda, const float* b, int64_t ldb, f
             store_n(p, accumulate ? load_n(p, n) + sums[r][v] : sums[r][v], n);
         }
 }
-// All rows of a against one strip of b: tiles of MR rows, then single rows.
+// All rows of a times one strip of b: tiles of MR rows, then single rows.
 void strip(int64_t N, int64_t C, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
            int64_t lanes, bool accumulate) {
     int64_t n = 0;
@@ -87,9 +87,9 @@ void forward_register_tile(float* out, const float* inp, const float* weight, co
         strip(N, C, inp, C, transposed + o, OC, out + o, OC, std::min<int64_t>(NR, OC - o), true);
 }
 
-// 4. Packing: transposed has its rows OC floats apart, so a tile's loads walk over C cache lines and pages. Copied into
-// panels, NR columns and KC rows in one run, they come one after the other; 256 x 32 floats are 32 KiB, so a panel is
-// read from L1 by all but the first tile. And the copy transposes at the same time, W x W values in registers.
+// 4. Packing: the rows of `transposed` are OC floats apart, so a tile's loads touch C cache lines and pages. Copied
+// into panels of NR columns and KC rows, they are contiguous. 256 x 32 floats are 32 KiB, so all tiles but the first
+// read a panel from L1. The copy also transposes, W x W values in registers.
 constexpr int64_t KC = 256;
 void pack(float* panel, const float* weight, int64_t C, int64_t depth, int64_t lanes) {
     using simd::W;
@@ -112,7 +112,7 @@ void forward_packed(float* out, const float* inp, const float* weight, const flo
 
 // backward: dinp = dout · weight        dweight += doutᵀ · inp        dbias += sum over rows of dout
 
-// 1. As the sums read: dinp's run over o, dweight's over n, both with strides.
+// 1. The formulas: dinp's sums run over o, dweight's over n, both with strides.
 void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp, const float* weight,
                     int64_t N, int64_t C, int64_t OC) {
     for (int64_t n = 0; n < N; ++n)
@@ -131,7 +131,7 @@ void backward_naive(float* dinp, float* dweight, float* dbias, const float* dout
     }
 }
 
-// 2. c innermost in both: rows of weight, inp, dinp and dweight from end to end, and nothing needs transposing.
+// 2. c is the innermost loop of both: rows of weight, inp, dinp and dweight are contiguous, and no transpose is needed.
 void backward_loop_order(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                          const float* weight, int64_t N, int64_t C, int64_t OC) {
     std::fill(dinp, dinp + N * C, 0.0f);
@@ -156,13 +156,13 @@ void climb(Ladder& ladder) {
         matmul_forward(dev, out.on(dev), inp.on(dev), weight.on(dev), bias.on(dev), N, C, OC);
     });
     ladder.rung("naive", "three loops", [&] { forward_naive(out, inp, weight, bias, N, C, OC); });
-    ladder.rung("loop order", "innermost the sums, not the terms of one sum",
+    ladder.rung("loop order", "the innermost loop is over sums, not terms",
                 [&] { forward_loop_order(out, inp, weight, bias, transposed, N, C, OC); });
     ladder.rung("register tile", "6 x 2 vectors of sums stay in registers",
                 [&] { forward_register_tile(out, inp, weight, bias, transposed, N, C, OC); });
     ladder.rung("packing", "weight in panels that stay in L1",
                 [&] { forward_packed(out, inp, weight, bias, panel, N, C, OC); });
-    ladder.production("layers/gemm_cpu.h: threads, blocks for L2, larger tiles");
+    ladder.production("device/cpu/gemm/multiply.h: threads, blocks for L2, larger tiles");
 
     const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
@@ -172,8 +172,8 @@ void climb(Ladder& ladder) {
     });
     ladder.rung("naive", "three loops for each gradient",
                 [&] { backward_naive(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
-    ladder.rung("loop order", "innermost the channels, which lie side by side",
+    ladder.rung("loop order", "the innermost loop is over contiguous channels",
                 [&] { backward_loop_order(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
-    ladder.production("layers/gemm_cpu.h: the forward's tiles, threads");
+    ladder.production("device/cpu/gemm/multiply.h: the forward's tiles, threads");
     ladder.run();
 }

@@ -22,9 +22,9 @@ void climb(Ladder& ladder) {
         matmul_forward(d, out.on(d), inp.on(d), weight.on(d), bias.on(d), N, C, OC);
     });
     const rungs::Task forward{y, rows(x, C), transposed(w, C), b, N, OC, C};
-    ladder.rung("naive", "an element a thread", [&, forward] { rungs::naive(dev, forward); });
+    ladder.rung("naive", "one thread per element", [&, forward] { rungs::naive(dev, forward); });
     ladder.rung("shared tiles", "values loaded once for 16 threads", [&, forward] { shared_tiles(dev, forward); });
-    ladder.rung("register tiles", "and once for 4 elements of a thread",
+    ladder.rung("register tiles", "values loaded once for 4 elements of a thread",
                 [&, forward] { register_tiles(dev, forward); });
     ladder.rung("production", "cuBLASLt", [&, N = N, C = C, OC = OC] { matmul_forward(dev, y, x, w, b, N, C, OC); });
 
@@ -42,9 +42,9 @@ void climb(Ladder& ladder) {
             LAUNCH(rungs::dbias_kernel, rungs::blocks(OC, 256), 256, 0, dev.stream, db, dy, N, OC);
         };
     };
-    ladder.rung("naive", "an element a thread", backward(rungs::naive));
+    ladder.rung("naive", "one thread per element", backward(rungs::naive));
     ladder.rung("shared tiles", "values loaded once for 16 threads", backward(rungs::shared_tiles));
-    ladder.rung("register tiles", "and once for 4 elements of a thread", backward(rungs::register_tiles));
+    ladder.rung("register tiles", "values loaded once for 4 elements of a thread", backward(rungs::register_tiles));
     ladder.rung("production", "cuBLASLt, dbias with dweight",
                 [&, N = N, C = C, OC = OC] { matmul_backward(dev, dx, dw, db, dy, x, w, N, C, OC); });
     ladder.run();

@@ -1,12 +1,12 @@
-// The ladder of the matmul on a GPU, in fp32. N·OC·C multiply-adds on far fewer floats: the question is how
-// often a value is used for each time that it is loaded, from memory into shared memory, and from there into registers.
+// The ladder of the matmul on a GPU, in fp32: N·OC·C FMAs on far fewer floats. The question is how often a value is
+// used each time it is loaded, from memory into shared memory, and from there into registers.
 #pragma once
 
 #include "layers/matmul.cuh"
 
 namespace rungs {
 
-// Element (i,j) is data[i * row + j * column]: so one kernel multiplies by matrices and by their transposes.
+// Element (i,j) is data[i * row + j * column], so that one kernel multiplies by matrices and by their transposes.
 struct View {
     const float* data;
     int64_t row, column;
@@ -30,8 +30,8 @@ struct Task {
 };
 inline unsigned blocks(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
-// 1. A thread does an element. For each multiply-add it loads two floats; neighbours in a warp share one of them, but
-// where b is a transpose the other lies in 32 different lines.
+// 1. One thread per element. It loads two floats for each FMA. Neighbours in a warp share one of them, but if b is a
+// transpose, the other lies in 32 different cache lines.
 __global__ void __launch_bounds__(256) naive_kernel(Task t) {
     const int64_t i = int64_t{blockIdx.y} * 16 + threadIdx.y, j = int64_t{blockIdx.x} * 16 + threadIdx.x;
     if (i >= t.M || j >= t.N) return;
@@ -43,8 +43,8 @@ inline void naive(Cuda& dev, const Task& t) {
     LAUNCH(naive_kernel, dim3(blocks(t.N, 16), blocks(t.M, 16)), dim3(16, 16), 0, dev.stream, t);
 }
 
-// Copies size_i x size_k elements of x from (i0,k0) on to tile[k][i], zeros where x ends. Neighbouring threads take
-// elements that are neighbours in memory, whichever way x lies there.
+// Copies size_i x size_k elements of x from (i0,k0) on to tile[k][i]; elements beyond x are zeros. Neighbouring threads
+// copy elements that are neighbours in memory, for either storage order of x.
 template <int size_i, int size_k, int stride>
 __device__ void load_tile(float (&tile)[size_k][stride], const View& x, int64_t i0, int64_t k0, int64_t last_i,
                           int64_t last_k) {
@@ -55,8 +55,8 @@ __device__ void load_tile(float (&tile)[size_k][stride], const View& x, int64_t 
 }
 __device__ inline View transpose(const View& x) { return {x.data, x.column, x.row}; }
 
-// 2. A block of 16 x 16 threads loads 16 x 16 tiles of a and b into shared memory, together, and each value is used 16
-// times from there. 17 floats from row to row: a column's are in 16 different banks.
+// 2. A block of 16 x 16 threads loads 16 x 16 tiles of a and b into shared memory, where each value is used 16 times.
+// Rows are 17 floats apart, so that the elements of a column are in 16 different banks.
 __global__ void __launch_bounds__(256) shared_kernel(Task t) {
     __shared__ float a[16][17];
     __shared__ float b[16][17];
@@ -76,8 +76,8 @@ inline void shared_tiles(Cuda& dev, const Task& t) {
     LAUNCH(shared_kernel, dim3(blocks(t.N, 16), blocks(t.M, 16)), dim3(16, 16), 0, dev.stream, t);
 }
 
-// 3. A thread does 4 x 4 elements, 16 apart, in registers: 8 loads from shared memory feed 16 multiply-adds in place of
-// 2 feeding 1, and each value from memory is used 64 times.
+// 3. A thread computes 4 x 4 elements, 16 apart, in registers: 8 loads from shared memory feed 16 FMAs, where before 2
+// fed 1, and each value from memory is used 64 times.
 __global__ void __launch_bounds__(256) register_kernel(Task t) {
     __shared__ float a[16][65];
     __shared__ float b[16][65];

@@ -1,4 +1,4 @@
-// The same small GPT with its norm before, after and nowhere, over learning rates and seeds, equal steps:
+// Trains the same small GPT with its norm before, after or nowhere, over learning rates and seeds, for equal steps:
 //   norm_experiment --csv FILE [--data TEXT] [--layers N] [--steps N] [--seeds N] [--norm NAME] [--lr X]
 #include <algorithm>
 #include <charconv>
@@ -15,7 +15,7 @@ using namespace norm_experiment;
 namespace {
 
 constexpr const char* learning_rates[] = {"0.001", "0.003", "0.01", "0.03"};
-constexpr int64_t evaluations = 6;  // along a run
+constexpr int64_t evaluations = 6;  // during a run
 
 std::string read_text(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
@@ -25,7 +25,7 @@ std::string read_text(const std::string& path) {
     return bytes.str();
 }
 
-// Windows of bytes: the first nine tenths train, the rest validates.
+// Windows of bytes: the first nine tenths are for training, the rest for validation.
 struct Windows {
     std::string text;
     Shape shape;
@@ -65,7 +65,7 @@ int64_t number(const std::string& option, const std::string& text, int64_t most)
     return value;
 }
 
-// All of `known`, or the one that is named.
+// All of `known`, or the one with this name.
 template <class Names>
 std::vector<std::string> chosen(const std::string& option, const std::string& name, const Names& known) {
     std::string words;
@@ -89,7 +89,7 @@ void run(std::map<std::string, std::string> options) {
         bad_input(options["--data"], "size", std::to_string(windows.text.size()) + " bytes", "10000 or more",
                   "take a longer text");
     std::ofstream csv(options["--csv"]);
-    if (!(csv << "norm,lr,seed,step,validation\n").flush())  // now, not after an hour
+    if (!(csv << "norm,lr,seed,step,validation\n").flush())  // fails now, not after an hour
         bad_input(options["--csv"], "file", "cannot be written", "a writable path", "choose another");
     for (const std::string& name : norms)
         for (const std::string& rate : rates)

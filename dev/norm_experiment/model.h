@@ -1,4 +1,4 @@
-// A small GPT whose norm can stand before each sublayer, after it, or nowhere; everything else is equal.
+// A small GPT whose norm can be before each sublayer, after it, or nowhere; everything else is equal.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace norm_experiment {
 
-//   pre   x + f(LN(x)), and once more LN before the classifier        (GPT-2)
+//   pre   x + f(LN(x)), and another LN before the classifier          (GPT-2)
 //   post  LN(x + f(x))                                                (the first transformer, GPT-1)
 //   rms   as pre, with RMSNorm
 //   none  x + f(x)
@@ -36,14 +36,15 @@ inline double uniform(uint64_t seed, uint64_t index) {
     return (static_cast<double>(z >> 11) + 0.5) * 0x1p-53;
 }
 
-// A stretch of the flat parameters.
+// A range of the flat parameters.
 struct Part {
     int64_t at = 0, size = 0;
     double std = 0, fill = 0;  // drawn from N(fill, std²)
     bool decay = false;
 };
 
-// x (N,C) to x + f(norm(x)) or norm(x + f(x)), f being attention or the MLP; all that its backward reads.
+// Computes x + f(norm(x)) or norm(x + f(x)) from x (N,C), where f is attention or the MLP. Keeps all that its backward
+// reads.
 struct Sublayer {
     bool attention = false;
     Part normw, normb, inw, inb, outw, outb;
@@ -106,7 +107,7 @@ public:
         return mean_loss();
     }
 
-    // AdamW, the gradients clipped to a norm of 1; step counts from 1.
+    // One step of AdamW, with gradients clipped to a norm of 1; step counts from 1.
     void update(double lr, int64_t step) {
         const double length = std::sqrt(global_norm_squared(dev, gradients.data(), size));
         const StepStatus clipped{.grad_scale = length > 1 ? 1 / length : 1, .apply = 1};
@@ -136,7 +137,7 @@ private:
             layernorm_forward(dev, out, mean.data(), rstd.data(), inp.data(), w(weight), w(bias), shape.rows(),
                               shape.channels);
     }
-    // dinp = dresidual + what goes through the norm; dinp may be dout's memory or dresidual.
+    // dinp = dresidual + the gradient through the norm; dinp may be dout's memory or dresidual.
     void norm_backward(float* dinp, const Part& weight, const Part& bias, const Buffer& dout, const Buffer& inp,
                        const Buffer& mean, const Buffer& rstd, const float* dresidual) {
         if (norm == Norm::rms)
@@ -170,7 +171,7 @@ private:
         if (before()) norm_forward(final_normed.data(), final_mean, final_rstd, last, finalw, finalb);
     }
 
-    // dx, the gradient of the sublayer's output, becomes that of its input.
+    // Turns dx, the gradient of the sublayer's output, into that of its input.
     void backward(Sublayer& s) {
         const int64_t N = shape.rows(), C = shape.channels;
         if (norm == Norm::post)  // through the norm to x + f(x)

@@ -1,1 +1,1 @@
-// Nothing: the layers use bf16 of device/bf16.h.
+// Empty, because the layers use bf16 of device/bf16.h.
