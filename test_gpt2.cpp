@@ -1,5 +1,5 @@
-// Holds GPT-2 on every device to PyTorch's numbers, tensor by tensor. Exit status: 0 all within tolerance, 1 not, 2 bad
-// input.
+// Compares GPT-2 on every device with PyTorch's numbers, tensor by tensor. Exit status: 0 if all are within tolerance,
+// 1 if not, 2 for bad input.
 //   ./test_gpt2                                        the committed dump of scripts/dump_reference.py
 //   ./test_gpt2 --dump FILE.safetensors                another one
 //   ./test_gpt2 --checkpoint FILE.bin --state FILE.bin a llm.c pair, of any size
@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* committed_dump = "dev/test/data/gpt2_reference.safetensors";
 
-// A llm.c pair comes from PyTorch in float: both sides carry float's roundings, which 12 layers of 768 channels were
-// seen to bring to 1e-6 of a tensor's largest value. The rest is room for deeper models and longer sequences.
+// A llm.c pair comes from PyTorch in float, so both sides have rounding errors: 1e-6 of a tensor's largest value,
+// measured for 12 layers of 768 channels. The rest is a margin for deeper models and longer sequences.
 void check_llmc_pair(const std::string& checkpoint, const std::string& state_path, Check& check) {
     const GPT2Config config = read_llmc_model_config(checkpoint);
     const LlmcState state = read_llmc_state(state_path, config);

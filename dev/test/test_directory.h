@@ -1,4 +1,4 @@
-// A directory for a test's files, and what tests of files ask most.
+// A directory for a test's files, and helpers for tests of files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 #include "io/file/error.h"
 
-// Fresh, its name with a space and beyond ASCII, removed at the end of the test.
+// A new directory, whose name has a space and a non-ASCII character. It is removed at the end of the test.
 class TestDirectory : public ::testing::Test {
 protected:
     TestDirectory() {
@@ -45,7 +45,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// What `action` says when it throws InputError.
+// The message of the InputError that `action` throws.
 template <class Action>
 std::string error_of(const Action& action) {
     try {

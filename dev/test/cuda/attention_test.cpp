@@ -1,11 +1,11 @@
-// Attention on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
+// Compares attention on Cuda with Reference: in the emulator, with several thread orders, or on a GPU.
 #include "layers/attention.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
 
 namespace {
 
-// With how far each element may be off.
+// A tensor with the allowed error of each element.
 template <class T>
 struct Tensor : CudaTensor<T> {
     Tensor(Cuda& device, const std::vector<double>& values, bool misaligned = false)
@@ -70,10 +70,10 @@ struct Layer {
     Tensor<float> logsumexp{cuda, nans(s.B* s.NH* s.T)};
 };
 
-// What a result may be off. Sums in fp32 lose 8 roundoffs of their terms' size: a score those of |q k| / sqrt(hs), at
-// most `score_error` in a row, which e^x turns into as large a share of a probability, twice with the denominator's;
-// its argument's and its own rounding are 8 more. On tensor cores, probabilities and dscore are factors, so they are
-// rounded to bf16: half of the last of 8 bits.
+// The allowed errors. Sums in fp32 lose 8 roundoffs of the size of their terms. A score loses those of |q k| /
+// sqrt(hs), at most `score_error` in a row; e^x turns that into the same share of a probability, twice with the
+// denominator's, and the roundings of e^x and its argument are 8 more. On tensor cores, probabilities and dscore are
+// operands, so they are rounded to bf16: half of the last of 8 bits.
 template <class T>
 void set_allowed(Layer<T>& t) {
     const int64_t B = t.s.B, seq = t.s.T, NH = t.s.NH, hs = t.s.hs;
@@ -133,7 +133,7 @@ class CudaAttention : public testing::Test {};
 using StorageTypes = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(CudaAttention, StorageTypes);
 
-// One position, less than a tile, whole tiles, one more and one less; heads that fill no vector and no tile.
+// One position, less than a tile, whole tiles, one more and one less; head sizes that are not whole vectors or tiles.
 const Shape shapes[] = {{1, 1, 1, 8},    {2, 2, 3, 1},    {1, 17, 2, 13},  {2, 63, 1, 64}, {1, 64, 2, 64},
                         {1, 65, 1, 64},  {1, 129, 1, 32}, {1, 130, 1, 64}, {1, 34, 2, 96}, {2, 33, 1, 80},
                         {1, 66, 1, 128}, {1, 19, 1, 200}, {1, 257, 1, 16}};
@@ -146,7 +146,7 @@ TYPED_TEST(CudaAttention, AgreesWithReference) {
     }
 }
 
-// q·k overflows fp32's e^x without the largest being taken off, and all of it is in one key.
+// Without subtracting the largest score e^x would overflow in fp32, and one key has all of the probability.
 TYPED_TEST(CudaAttention, LargeScores) {
     for (const double size : {0.0, 12.0, 60.0}) {
         Layer<TypeParam> t({1, 67, 1, 64}, size);
@@ -166,7 +166,7 @@ TYPED_TEST(CudaAttention, ScoresThatRiseOrFallAlongTheKeys) {
     }
 }
 
-// -inf scores before any other: a row of the first keys alone is NaN, as in Reference, the others do not notice.
+// Scores of -inf before any other: rows with only these keys are NaN, as in Reference; the other rows are not affected.
 TYPED_TEST(CudaAttention, ScoresOfMinusInfinity) {
     Layer<TypeParam> t({1, 90, 1, 64});
     std::vector<double> qkv = t.qkv->exact;
@@ -180,7 +180,7 @@ TYPED_TEST(CudaAttention, ScoresOfMinusInfinity) {
     for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(std::isnan(out[i]), i / 64 < 70) << i;
 }
 
-// NaN at one position reaches that position and later ones; in the backward, gradients of what is before.
+// A NaN at one position reaches that position and later ones; in the backward it reaches gradients of earlier ones.
 TYPED_TEST(CudaAttention, NaNStaysBehindTheMask) {
     constexpr int64_t T = 90;
     for (const int64_t hs : {64, 80}) {
@@ -212,7 +212,7 @@ TYPED_TEST(CudaAttention, NaNStaysBehindTheMask) {
     }
 }
 
-// Nor do values of keys that are masked for all queries before them but lie in their tile: infinity, too.
+// Values of masked keys in the tile of earlier queries do not reach them either, infinity included.
 TYPED_TEST(CudaAttention, InfiniteValuesStayBehindTheMask) {
     Layer<TypeParam> t({1, 30, 1, 64});
     t.set(21, 2 * 64 + 3, -static_cast<double>(INFINITY));
@@ -221,7 +221,7 @@ TYPED_TEST(CudaAttention, InfiniteValuesStayBehindTheMask) {
     for (int64_t i = 0; i < 30 * 64; ++i) ASSERT_EQ(std::isfinite(out[i]), i / 64 < 21 || i % 64 != 3) << i;
 }
 
-// Whatever the order of the threads: sums have a fixed shape.
+// The bits do not depend on the order of the threads, as sums have a fixed shape.
 TYPED_TEST(CudaAttention, TheSameBitsAtEveryRun) {
     for (const Shape& s : {Shape{2, 140, 1, 64}, Shape{1, 70, 2, 96}, Shape{2, 50, 2, 20}}) {
         SCOPED_TRACE(testing::Message() << s.T << ", " << s.hs);

@@ -1,13 +1,13 @@
-// The production kernels of LayerNorm, broken on purpose, are reported by the emulator. It is the preprocessor that
-// breaks them: their barriers and shuffles here are functions of this file.
+// The emulator reports LayerNorm's production kernels when they are broken on purpose. The preprocessor breaks them: it
+// replaces their barriers and shuffles by functions of this file.
 #include <gtest/gtest.h>
 
 #include "dev/emulator/cuda_on_cpu.h"
 
 namespace {
 
-// Those that were met, by their lines, and the one of them that is left out. Kernels call this: it must not be checked
-// itself, and use no library.
+// The lines of the barriers and shuffles that were called, and the one that is left out. Kernels call this, so it must
+// not be checked itself, and uses no library.
 emulator::Site barriers[8];
 int count = 0, removed = -1;
 unsigned shuffle_mask = 0xffffffff;
@@ -31,8 +31,8 @@ __attribute__((no_sanitize("thread"))) float perhaps_a_shuffle(unsigned, float x
 
 namespace {
 
-// Forward and backward; a row is shared by several warps, and a block by several rows. The tensors are `missing_rows`
-// shorter than the kernels are told.
+// Forward and backward; several warps share a row, and several rows share a block. The tensors have `missing_rows`
+// fewer rows than the kernels' arguments.
 void run(int64_t missing_rows = 0) {
     const int64_t N = 9, C = 516, M = N - missing_rows;
     Cuda dev;

@@ -1,4 +1,4 @@
-// The classifier on Cuda against Reference.
+// Compares the classifier on Cuda with Reference.
 #include "layers/classifier.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -8,8 +8,8 @@ namespace {
 struct Shape {
     int64_t N, C, V;
 };
-// A vocabulary smaller than a vector, of whole vectors and not, padded and not, and more than a block takes at once;
-// rows that fill several chunks, and the last one not.
+// Vocabularies smaller than a vector, of whole vectors or not, padded or not, and larger than a block takes at once;
+// rows that fill several chunks, the last one only in part.
 const Shape shapes[] = {{1, 8, 1}, {5, 8, 5}, {7, 24, 128}, {4, 5, 131}, {2, 16, 1000}, {2, 8, 4301}};
 
 struct Options {
@@ -32,7 +32,7 @@ struct Classifier {
         if (o.nan_row >= 0) x[static_cast<size_t>(o.nan_row * C + 3)] = nan64;
         return x;
     }
-    std::vector<double> random_weight() const {  // what lies in the padding must not matter
+    std::vector<double> random_weight() const {  // the padding's values must not matter
         std::vector<double> x = uniform(Vp * C, o.weight_size);
         std::fill(x.begin() + V * C, x.end(), 1000.0);
         return x;
@@ -67,12 +67,12 @@ struct Classifier {
     CudaBuffer<int32_t> targets_memory = cuda_allocate<int32_t>(N);
 };
 
-// How far off logits, losses and logits' gradients may be, from what rounds them; computed in double.
+// The allowed errors of logits, losses and logits' gradients, from their roundings; computed in double.
 template <class T>
 struct Allowed {
     explicit Allowed(const Classifier<T>& t) : dlogits(size(t.N * t.V)), errors(size(t.N * t.V)), losses(size(t.N)) {
-        // A sum of K products is off by the roundings of one way through it, of random signs. Logits and their
-        // gradients are stored as T.
+        // The error of a sum of K products is that of the roundings on one path through it, with random signs. Logits
+        // and their gradients are stored as T.
         const double stored = std::is_same_v<T, bf16> ? 0x1p-8 : 0;
         for (int64_t n = 0; n < t.N; ++n) {
             std::vector<double> logits(size(t.V)), off(size(t.V));
@@ -101,7 +101,7 @@ struct Allowed {
     }
     static size_t size(int64_t n) { return static_cast<size_t>(n); }
     static double roundings(int64_t K) { return roundoff * (8 + std::sqrt(static_cast<double>(K))); }
-    std::vector<double> dlogits, errors, losses;  // |dlogits|, and what may be wrong
+    std::vector<double> dlogits, errors, losses;  // |dlogits|, and the allowed errors
 };
 
 template <class T>
@@ -157,7 +157,7 @@ TYPED_TEST(CudaClassifier, ForwardAloneGivesTheSameLosses) {
     EXPECT_EQ(t.losses.values(), u.losses.values());
 }
 
-// Confident and wrong: e^x would overflow, and the softmax is 0 or 1.
+// A confident and wrong model: e^x would overflow, and the softmax is 0 or 1.
 TYPED_TEST(CudaClassifier, LargeLogits) {
     Classifier<TypeParam> t({5, 8, 300}, {.weight_size = 2000});
     expect_forward_backward(t);

@@ -1,5 +1,5 @@
-// The emulator's cuBLASLt against what NVIDIA documents: column-major matrices, epilogues, and what it refuses or
-// reports.
+// Compares the emulator's cuBLASLt with NVIDIA's documentation: column-major matrices, epilogues, and the calls that it
+// refuses or reports.
 #include "dev/emulator/cublaslt_on_cpu.h"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -7,7 +7,7 @@
 
 namespace {
 
-// D (m,n) = op(A) (m,k) · op(B) (k,n) and more, each matrix with rows to spare between its columns.
+// D (m,n) = op(A) (m,k) · op(B) (k,n) and more; each matrix has unused rows between its columns.
 struct Call {
     cublasLtHandle_t handle = nullptr;
     cublasLtMatmulDesc_t desc = nullptr;
@@ -101,8 +101,7 @@ TEST(CublasLtOnCpu, ColumnMajorMatmulsWithEveryTransposeAndEpilogue) {
                         for (int64_t p = 0; p < k; ++p) column += t.B.exact[tb ? j + p * ldb : p + j * ldb];
                         t.sums.exact[j] = column;
                     }
-                    // and nothing else is written: between the columns all is as before; 8 terms of size 1.5, 16
-                    // roundings
+                    // Nothing is written between the columns. The tolerance is for 8 terms of size 1.5, 16 roundings.
                     const auto allowed = [](int64_t) { return 16 * 8 * 1.5 * roundoff; };
                     t.D.expect_close("D", allowed), t.aux.expect_close("aux", allowed);
                     if (gradient) t.sums.expect_close("sums", allowed);

@@ -1,10 +1,10 @@
-// What the tests of the smaller Cuda layers share: a tensor on both devices, and the threads' orders to try.
+// Shared by the tests of Cuda layers: a tensor on both devices, and the thread orders to try.
 #pragma once
 
 #include "dev/test/layers/layer_check.h"
 #include "device/cuda/common.cuh"
 
-// A tensor of T on the device, and the same values in double for Reference. `misaligned`: off a vector's boundary.
+// A tensor of T on the device, and the same values in double for Reference. `misaligned`: not on a vector's boundary.
 template <class T>
 struct CudaTensor {
     CudaTensor(Cuda& device, const std::vector<double>& values, bool misaligned = false)
@@ -25,8 +25,8 @@ struct CudaTensor {
         to_host(dev, x.data(), memory.get() + offset, static_cast<int64_t>(x.size()));
         return x;
     }
-    // |Cuda - Reference| <= allowed(i) for every element, so that NaN fails. A value stored as bf16 is off by half of
-    // the last of its 8 bits in addition.
+    // Expects |Cuda - Reference| <= allowed(i) for every element, so that NaN fails. A value stored as bf16 may have an
+    // additional error of half of the last of its 8 bits.
     template <class Allowed>
     void expect_close(const char* name, const Allowed& allowed) const {
         const std::vector<float> got = values();
@@ -59,7 +59,7 @@ CudaBuffer<T> copied(Cuda& dev, const T& x) {
 
 inline std::vector<double> nans(int64_t n) { return std::vector<double>(static_cast<size_t>(n), nan64); }
 
-// Runs a test for each order of the threads; on a GPU, which has its own at every run, as often.
+// Runs a test for each order of the threads; on a GPU, where the order varies by itself, as often.
 template <class Test>
 void in_every_order(const Test& test) {
 #ifdef __CUDACC__
@@ -69,7 +69,7 @@ void in_every_order(const Test& test) {
 #endif
 }
 
-// run() returns all that a layer computed, which must be the same bits in every order.
+// run() returns all results of a layer, which must have the same bits in every order.
 template <class Run>
 void expect_same_bits(const Run& run) {
     std::vector<float> first;

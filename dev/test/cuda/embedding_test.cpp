@@ -1,11 +1,11 @@
-// The embedding on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
+// Compares the embedding on Cuda with Reference: in the emulator, with several thread orders, or on a GPU.
 #include "layers/embedding.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
 
 namespace {
 
-// Token ids drawn so that some are rare and some frequent, which leaves runs of many lengths.
+// Random token ids, some of them rare and some frequent, which gives runs of many lengths.
 std::vector<int32_t> skewed_tokens(int64_t n, int32_t vocabulary) {
     std::vector<int32_t> tokens(static_cast<size_t>(n));
     std::uniform_real_distribution<double> uniform01(0, 1);
@@ -37,7 +37,8 @@ struct Embedding {
         out.expect_close("out", [&](int64_t i) { return roundoff * std::abs(out.exact[i]); });  // one addition
     }
     void expect_backward() {
-        // the sums of the terms' sizes; a run's rounding errors have random signs, and grow as their number's root
+        // The sums of the sizes of terms. A run's rounding errors have random signs, and grow as the root of their
+        // number.
         std::vector<double> size(dwte.exact.size()), count(size.size()), position_size(dwpe.exact.size());
         for (size_t i = 0; i < size.size(); ++i) size[i] = std::abs(dwte.exact[i]);
         for (size_t i = 0; i < position_size.size(); ++i) position_size[i] = std::abs(dwpe.exact[i]);
@@ -81,7 +82,8 @@ class CudaEmbedding : public testing::Test {};
 using StorageTypes = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(CudaEmbedding, StorageTypes);
 
-// Rows that fill no chunk and no block, channels that fill no vector, more than a slice; ids beyond 8 and 16 bits.
+// Rows that are not whole chunks or blocks, channels that are not whole vectors and more than a slice; ids of more than
+// 8 and 16 bits.
 TYPED_TEST(CudaEmbedding, AgreesWithReference) {
     struct Shape {
         int64_t B, seq, C;
@@ -100,7 +102,7 @@ TYPED_TEST(CudaEmbedding, AgreesWithReference) {
         });
 }
 
-// Runs of a token over a whole batch, up to a chunk's end, over two ends, one in each chunk; none twice.
+// Runs of a token over a whole batch, up to a chunk's end, over two ends, one in each chunk; and no repeated token.
 TYPED_TEST(CudaEmbedding, TokensInRunsOfAnyLength) {
     constexpr int64_t N = 1100, C = 40;
     const auto batch = [&](const std::function<int64_t(int64_t)>& token) {
@@ -119,7 +121,7 @@ TYPED_TEST(CudaEmbedding, TokensInRunsOfAnyLength) {
     }
 }
 
-// As the reduction's fixed shape promises.
+// The bits do not depend on the order, as the sums have a fixed shape.
 TYPED_TEST(CudaEmbedding, TheSameBitsInEveryOrder) {
     for (const int32_t V : {1, 20, 900})
         expect_same_bits([&] {
@@ -129,7 +131,7 @@ TYPED_TEST(CudaEmbedding, TheSameBitsInEveryOrder) {
         });
 }
 
-// The sort itself, on ids that need one to four passes: ascending, and stable.
+// The sort, on ids that need one to four passes, is ascending and stable.
 TEST(CudaEmbeddingSort, IsStable) {
     Cuda dev;
     for (const int64_t N : {1, 31, 1024, 1025, 3000})

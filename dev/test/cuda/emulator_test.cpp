@@ -1,5 +1,5 @@
-// The emulator: kernels that are right give what CUDA defines, in every order of the threads; kernels broken on purpose
-// are reported by kernel, block, thread, file and line, and the next launch works.
+// The emulator: correct kernels give the results that CUDA defines, in every order of the threads. Kernels broken on
+// purpose are reported by kernel, block, thread, file and line, and the next launch works.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -50,7 +50,7 @@ void expect_sums(const char* after) {
     EXPECT_EQ(values_of(out, 3), (std::vector<float>{2080, 6176, 10272})) << "after " << after;
 }
 
-// Runs what must be reported, in several orders of the threads; the report has all of `parts`. Then something else
+// Runs a broken kernel in several orders of the threads, and expects a report with all of `parts`. Then another kernel
 // works.
 template <class Run>
 void expect_report(const Run& run, const std::vector<std::string>& parts) {
@@ -67,7 +67,7 @@ void expect_report(const Run& run, const std::vector<std::string>& parts) {
         expect_sums(report.c_str());
     }
 }
-// "file:line" of the first line here that holds `text`.
+// "file:line" of the first line in this file that contains `text`.
 std::string at(const std::string& text) {
     std::ifstream file(__FILE__);
     std::string line;
@@ -191,7 +191,7 @@ TEST(Emulator, AMissingBarrierIsReported) {
     NEEDS_EVERY_ACCESS;
     const auto in = on_device(count_from_one(64)), out = on_device(std::vector<float>(1));
     const auto run = [&] { LAUNCH(tree_sum<Without::barrier>, 1, 64, 0, nullptr, out.get(), in.get()); };
-    // which of the two it is depends on who comes first
+    // which of the two is reported depends on the order
     for (emulator::seed = 0; emulator::seed < 20; ++emulator::seed) try {
             run();
             FAIL() << "seed " << emulator::seed;

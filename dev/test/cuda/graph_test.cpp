@@ -1,5 +1,5 @@
-// Streams, events, pinned memory and graphs as the program uses them: on a GPU, or in the emulator, which does what
-// nothing waits for late or at random moments, so that a wait that is missing gives wrong numbers.
+// Streams, events, pinned memory and graphs as the program uses them: on a GPU, or in the emulator, which does work
+// late or at random moments if nothing waits for it, so that a missing wait gives wrong numbers.
 #include "dev/test/cuda/cuda_check.h"
 #include "layers/global_norm.cuh"
 #include "device/cuda/rounding.cuh"
@@ -84,7 +84,7 @@ TEST(CudaStreams, ALoaderOnASecondStream) {
 }
 
 #ifndef __CUDACC__
-// What a GPU does wrong only at times.
+// Errors that a GPU shows only sometimes.
 TEST(EmulatedStreams, AMissingWaitShows) {
     for (const Waits& w : {Waits{.compute_for_copy = false}, Waits{.copy_for_compute = false},
                            Waits{.host_for_copy = false}, Waits{.host_for_compute = false}}) {
@@ -158,7 +158,7 @@ TEST(CudaDevice, OutOfMemoryIsNoOtherFault) {
     EXPECT_EQ(values(x), filled(5));
 }
 
-// Not the first one, where another was chosen.
+// The chosen GPU is used, not the first one.
 TEST(CudaDevice, LayersGoByTheOneThatIsWorkedOn) {
     int count = 0;
     cuda_check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
@@ -192,7 +192,8 @@ TEST(CudaEvents, TimeBetweenTwo) {
     cudaGetLastError();
 }
 
-// Layers' times add up to no more than has passed, and come with the step's result: until then nothing has waited.
+// The layers' times add up to no more than the elapsed time, and come with the step's result: nothing waits before
+// that.
 TEST(CudaProfile, ComesWithTheStepsResult) {
     in_every_order([] {
         Cuda dev = cuda_for_training();
@@ -224,7 +225,7 @@ TEST(CudaProfile, ComesWithTheStepsResult) {
         layer();
         take(dev, s.get());
         EXPECT_EQ(profile.totals().at("convert").calls, 6);
-        EXPECT_EQ(dev.timings->calls.size(), 4u);  // their events are used again
+        EXPECT_EQ(dev.timings->calls.size(), 4u);  // their events are reused
     });
 }
 
@@ -245,7 +246,7 @@ __global__ void copy_tokens(int32_t* out, const int32_t* x, const int32_t* y, in
     for (int i = 0; i < count; ++i) out[i] = x[i], out[count + i] = y[i];
 }
 
-// What layers read of batches that come by batch_for, whatever becomes of the host's memory.
+// Layers read the batches given to batch_for, even if the host's memory changes afterwards.
 struct Reader {
     Cuda dev = cuda_for_training();
     std::vector<CudaBuffer<int32_t>> read;
@@ -269,7 +270,7 @@ struct Reader {
     }
 };
 
-// A batch is prefetched by the stream that copies, whatever the other one does, and is then not sent again.
+// The copying stream prefetches a batch, independent of the other stream, and the batch is not copied again.
 TEST(CudaBatches, ArriveBeforeTheyAreUsed) {
     in_every_order([] {
         Reader reader;
@@ -288,7 +289,7 @@ TEST(CudaBatches, ArriveBeforeTheyAreUsed) {
 }
 
 #ifndef __CUDACC__
-// What is launched between a prefetch and the use of its batch, such as the update, does not wait for the copy.
+// Work launched between a prefetch and the use of its batch, such as the update, does not wait for the copy.
 TEST(CudaBatches, WhatIsLaunchedBeforeTheirUseDoesNotWaitForThem) {
     for (emulator::seed = 1; emulator::seed <= 10; ++emulator::seed) {
         Reader reader;
@@ -308,8 +309,8 @@ TEST(CudaBatches, WhatIsLaunchedBeforeTheirUseDoesNotWaitForThem) {
 }
 #endif
 
-// The host far ahead of the device: batches that follow each other, an evaluation's in between, one for which memory
-// must grow, and what is almost the batch that was fetched.
+// The host is far ahead of the device: consecutive batches, one of an evaluation in between, one for which memory must
+// grow, and one that is almost the prefetched batch.
 TEST(CudaBatches, AreReadAsGivenWhateverComesInBetween) {
     in_every_order([] {
         Reader reader;
@@ -371,7 +372,7 @@ TEST(CudaGraphs, RunLaterInOrderWithTheArgumentsOfTheirCapture) {
     });
 }
 
-// As the program does with a whole step: once without a graph, for what it allocates, then captured.
+// As the program does with a whole step: first without a graph, because it allocates, then captured.
 TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
     const Stream stream;
     Cuda dev;
@@ -398,7 +399,7 @@ TEST(CudaGraphs, ALayerInAGraphGivesTheSameBits) {
 
 __global__ void add_clip(double* sum, const UpdateParams* params) { *sum += params->clip; }
 
-// The host, far ahead of the device, does not overwrite what a step before is still to read.
+// The host, far ahead of the device, does not overwrite data that an earlier step has not read yet.
 TEST(CudaGraphs, EachReplayReadsItsOwnStepsParams) {
     in_every_order([] {
         Cuda dev = cuda_for_training();
@@ -411,7 +412,7 @@ TEST(CudaGraphs, EachReplayReadsItsOwnStepsParams) {
     });
 }
 
-// What allocates or waits cannot be part of a graph: an error at once, and the capture is lost.
+// Calls that allocate or wait cannot be part of a graph: they return an error at once, and invalidate the capture.
 TEST(CudaGraphs, WhatACaptureForbids) {
     const Stream stream, other;
     const Event event;
@@ -443,7 +444,7 @@ TEST(CudaGraphs, WhatACaptureForbids) {
     expect_lost(
         "cudaMemcpy", [&] { return cudaMemcpy(host.data(), x.get(), bytes, cudaMemcpyDeviceToHost); },
         cudaErrorStreamCaptureUnsupported);
-    // what came before the capture on another stream is no part of the graph
+    // Earlier work on another stream is not part of the graph.
     cuda_check(cudaEventRecord(event, other), "cudaEventRecord");
     expect_lost(
         "an event from outside", [&] { return cudaStreamWaitEvent(stream, event, 0); },
@@ -453,7 +454,7 @@ TEST(CudaGraphs, WhatACaptureForbids) {
     EXPECT_EQ(values(x), filled(3));
 }
 
-// An exception out of a recording ends the capture: the stream works as before, and the next replay begins anew.
+// An exception during a recording ends the capture: the stream works as before, and the next replay records again.
 TEST(CudaGraphs, AnExceptionEndsTheCapture) {
     Cuda dev = cuda_for_training();
     const auto sum = on_device(0), one = on_device(1);
@@ -463,7 +464,7 @@ TEST(CudaGraphs, AnExceptionEndsTheCapture) {
         add();
         throw std::logic_error("out of a layer");
     };
-    const auto waits = [&] {  // which a capture forbids
+    const auto waits = [&] {  // a capture forbids waiting
         add();
         cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
     };
@@ -480,7 +481,7 @@ TEST(CudaGraphs, AnExceptionEndsTheCapture) {
         else
             EXPECT_THROW(replay(dev, {}, waits), std::runtime_error);
         expect_not_capturing();
-        for (int i = 0; i < 3; ++i) replay(dev, {}, add), ++done;  // as it comes, recorded, replayed
+        for (int i = 0; i < 3; ++i) replay(dev, {}, add), ++done;  // launched, recorded, replayed
         EXPECT_NE(dev.step->recordings.at({}).graph, nullptr);
         cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
         EXPECT_EQ(values(sum), filled(done));
@@ -488,7 +489,7 @@ TEST(CudaGraphs, AnExceptionEndsTheCapture) {
     }
 }
 
-// Scratch memory that could not be had is not taken to be there later.
+// After a failed allocation, scratch memory is not assumed to exist.
 TEST(CudaDevice, ScratchAfterAnAllocationThatFailed) {
     Cuda dev;
     dev.scratch(100);
@@ -536,7 +537,7 @@ TEST(CudaGraphs, CapturesThatCannotBe) {
 }
 
 #ifndef __CUDACC__
-// --- what the emulator reports
+// --- reports of the emulator
 __global__ void beyond(float* out, int at) { out[at + static_cast<int>(threadIdx.x)] = 1; }
 
 TEST(EmulatedGraphs, AKernelThatFaultsInAGraph) {
@@ -563,7 +564,7 @@ TEST(EmulatedGraphs, AKernelThatFaultsInAGraph) {
     EXPECT_EQ(values(x), filled(3));
 }
 
-// A fault that only a destructor finds is thrown by the next call that can.
+// A fault that a destructor finds is thrown by the next call that may throw.
 TEST(EmulatedStreams, AFaultIsNotLostInADestructor) {
     const auto x = on_device(0);
     emulator::seed = 2;

@@ -1,4 +1,4 @@
-// The rungs of dev/layernorm/rungs.cuh against Reference, in the emulator or on a GPU, where they are timed too.
+// Compares the rungs of dev/layernorm/rungs.cuh with Reference, in the emulator or on a GPU, where they are also timed.
 #include "dev/layernorm/rungs.cuh"
 
 #include <chrono>
@@ -18,7 +18,7 @@ struct Tensor {
         std::copy(rounded.begin(), rounded.end(), exact.begin());
         to_device(dev, memory.get(), rounded.data(), static_cast<int64_t>(rounded.size()));
     }
-    // To `tolerance` times the largest value; NaN fails.
+    // Expects equality to `tolerance` times the largest value; NaN fails.
     void expect_close(Cuda& dev, const char* name, double tolerance) const {
         const std::vector<float> got = to_host(dev, memory.get(), static_cast<int64_t>(exact.size()));
         double largest = 0;
@@ -64,7 +64,7 @@ struct Case {
 void expect_right(const rungs::Rung& rung, int64_t N, int64_t C) {
     Case t(N, C);
     Reference<double> reference;
-    // sums of C, or N, terms with roundings of random sign
+    // Sums of C, or N, terms, with rounding errors of random sign.
     const double tolerance = roundoff * (16 + 2 * std::sqrt(static_cast<double>(std::max(N, C))));
     const auto x = [](Tensor& tensor) { return tensor.exact.data(); };
     if (rung.pass == Pass::backward) {
@@ -104,7 +104,7 @@ TEST(CudaLayerNormRungs, AgreeWithReference) {
 }
 
 #ifdef __CUDACC__
-// Prints a table; passes if it gets to its end. 128 MiB a tensor: beyond any cache.
+// Prints a table, and passes if it gets to the end. Tensors of 128 MiB are larger than any cache.
 TEST(CudaLayerNormRungs, Time) {
     for (const int64_t C : {768, 1024, 4096}) {
         const int64_t N = (int64_t{1} << 25) / C;

@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm on Cuda against Reference: in the emulator, threads in several orders, or on a GPU.
+// Compares LayerNorm and RMSNorm on Cuda with Reference: in the emulator, with several thread orders, or on a GPU.
 #include "layers/rmsnorm.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -21,7 +21,7 @@ struct Options {
     bool dinp = true, dweight = true, dbias = true, dresidual = true, in_place = false;
 };
 
-// Everything that forward and backward take and give.
+// All inputs and outputs of forward and backward.
 template <class T>
 struct Layer {
     Layer(Norm n, int64_t rows, int64_t columns, const Options& options) : norm(n), N(rows), C(columns), o(options) {}
@@ -69,7 +69,7 @@ template <class T>
 void expect_forward(Layer<T>& t) {
     t.forward(t.cuda), t.forward(t.reference);
     if (t.o.residual) {
-        // a sum is rounded once; Reference's statistics are of what Cuda stored
+        // A sum is rounded once; Reference's statistics are of the values that Cuda stored.
         t.residual.expect_close("residual", [&](int64_t i) { return std::abs(t.residual.exact[i]); });
         const std::vector<float> stored = t.residual.values();
         std::copy(stored.begin(), stored.end(), t.residual.exact.begin());
@@ -80,8 +80,8 @@ void expect_forward(Layer<T>& t) {
         t.forward(t.reference);
         inp.exact = before, t.o = o;
     }
-    // A thread adds up to 32 values, or C/512 where that is more, then lanes and warps: some 16 roundings more. They
-    // have random signs, and grow as their number's root.
+    // A thread adds up to 32 values, or C/512 if that is more, then lanes and warps: some 16 roundings more. Their
+    // errors have random signs, and grow as the root of their number.
     const double loss = 16 + std::sqrt(static_cast<double>(t.C) / 32);
     const Tensor<T>& x = t.normed();
     std::vector<double> size(t.N);  // the mean of a row's absolute values
@@ -102,7 +102,7 @@ void expect_forward(Layer<T>& t) {
 template <class T>
 void expect_backward(Layer<T>& t) {
     t.forward(t.cuda), t.forward(t.reference);
-    for (Tensor<float>* s : {&t.mean, &t.rstd}) {  // both devices read the same
+    for (Tensor<float>* s : {&t.mean, &t.rstd}) {  // both devices read the same statistics
         const std::vector<float> values = s->values();
         std::copy(values.begin(), values.end(), s->exact.begin());
     }
@@ -125,7 +125,7 @@ void expect_backward(Layer<T>& t) {
                    t.rstd.exact[i / t.C] * loss * (std::abs(dnorm(i)) + row_size[i / t.C] * (1 + std::abs(norm(i)))) +
                    1e-30;
         });
-    // a column's terms, in groups of rows, then blocks
+    // The terms of a column, added in groups of rows, then blocks.
     const double rows_loss = 8 + std::sqrt(static_cast<double>(t.N));
     const auto column = [&](int64_t c, bool with_norm) {
         double sum = 0;
@@ -140,8 +140,8 @@ void expect_backward(Layer<T>& t) {
     });
 }
 
-// Columns that fill no vector, one warp, four, sixteen, or a row too long for registers; rows that fill no block and no
-// group, and more than a grid of them takes at once.
+// Columns that are not whole vectors, for one, four or sixteen warps, or too long for registers; rows that are not
+// whole blocks or groups, and more than a grid takes at once.
 const std::pair<int64_t, int64_t> shapes[] = {{1, 1},    {5, 1},    {3, 31},    {2, 33},    {70, 40},  {9, 72},
                                               {150, 36}, {4, 256},  {3, 257},   {6, 260},   {5, 768},  {37, 770},
                                               {3, 1024}, {2, 1028}, {3, 1600},  {2, 4096},  {2, 4097}, {1, 5003},
@@ -152,7 +152,7 @@ class CudaNorm : public testing::Test {};
 using StorageTypes = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(CudaNorm, StorageTypes);
 
-// For each norm and shape; rows that are not too long are tried in every order of the threads.
+// Tests each norm and shape; rows that are not too long are run in every order of the threads.
 template <class Test>
 void for_each_shape(const Test& test) {
     for (const Norm norm : {Norm::layer, Norm::rms})
@@ -221,7 +221,7 @@ TYPED_TEST(CudaNorm, TheResidualMayBeEitherOfItsTerms) {
     }
 }
 
-// Whatever the order of the threads: sums have a fixed shape.
+// The bits do not depend on the order of the threads, as sums have a fixed shape.
 TYPED_TEST(CudaNorm, TheSameBitsAtEveryRun) {
     for (const auto& [N, C] : std::vector<std::pair<int64_t, int64_t>>{{70, 40}, {9, 1001}, {5, 8200}}) {
         SCOPED_TRACE(testing::Message() << N << " x " << C);
@@ -255,7 +255,7 @@ TEST(CudaLayerNorm, LargeValuesOfSmallSpread) {  // where mean(x²) - mean(x)² 
         for (double& value : x) value += 1e4;
         t.inp = Tensor<float>(t.cuda, x);
         t.forward(t.cuda), t.forward(t.reference);
-        // the distances from the mean are exact to the last bit of 1e4, a tenth of the spread's least
+        // The distances from the mean are exact to the last bit of 1e4, a tenth of the smallest spread.
         t.out.expect_close("out", [&](int64_t) { return 1e4 * t.rstd.exact[0]; });
     }
 }

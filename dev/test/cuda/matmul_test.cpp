@@ -1,4 +1,5 @@
-// Linear layers on Cuda against Reference: every function, with what cuBLASLt fuses fused, and with kernels after it.
+// Compares linear layers on Cuda with Reference: every function, with epilogues fused by cuBLASLt, and with separate
+// kernels.
 #include "layers/matmul.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -9,14 +10,14 @@ namespace {
 struct Shape {
     int64_t N, C, OC;
 };
-// Rows that are aligned for everything, for nothing, and for one side alone; more rows and columns than one block sums.
+// Rows that are aligned for everything, for nothing, and for only one side; more rows and columns than one block sums.
 const Shape shapes[] = {{1, 1, 1}, {1, 8, 8}, {7, 3, 5}, {18, 24, 16}, {9, 40, 22}, {17, 37, 32}, {65, 8, 264}};
 
 struct Options {
     bool fused = true, misaligned = false, bias = true, accumulate = true;
 };
 
-// Everything that the five functions take and give; pre is of GELU before or after the layer, so of either size.
+// All inputs and outputs of the five functions. pre is of a GELU before or after the layer, so it can have either size.
 template <class T>
 struct Linear {
     Linear(const Shape& shape, const Options& options) : N(shape.N), C(shape.C), OC(shape.OC), o(options) {
@@ -25,7 +26,7 @@ struct Linear {
         emulator::unsupported_epilogues = o.fused ? 0 : ~0u;
 #endif
     }
-    // In the emulator, what has been asked for tells whether all of it could be fused.
+    // In the emulator, the requested epilogues show whether everything was fused.
     bool all_fused() const {
         return std::all_of(cuda.cublas->plans.begin(), cuda.cublas->plans.end(),
                            [](const auto& plan) { return plan.second.found; });
@@ -54,7 +55,7 @@ std::vector<double> absolute(std::vector<double> x) {
     for (double& value : x) value = std::abs(value);
     return x;
 }
-// |a| · |b| and the like: the size that the terms of each element of a matmul have together.
+// |a| · |b| and the like: the total size of the terms of each element of a matmul.
 template <class T>
 std::vector<double> forward_size(Linear<T>& t, bool residual) {
     std::vector<double> size(static_cast<size_t>(t.N * t.OC));
@@ -64,8 +65,8 @@ std::vector<double> forward_size(Linear<T>& t, bool residual) {
     return size;
 }
 
-// A sum of K products is off by its terms' size times the roundings of one way through it; their signs are random, so
-// that they grow as the root of K. What is stored as bf16 before kernels go on with it is rounded once more.
+// The error of a sum of K products is the size of its terms times the roundings on one path through it. Their signs are
+// random, so they grow as the root of K. Values that are stored as bf16 between kernels are rounded once more.
 template <class T>
 double loss(const Linear<T>& t, int64_t K) {
     return roundoff * (8 + std::sqrt(static_cast<double>(K))) +
@@ -98,8 +99,8 @@ void expect_residual_forward(Linear<T>& t, bool in_place) {
     out.expect_close("out", [&](int64_t i) { return loss(t, t.C) * size[i]; });
 }
 
-// |gelu'| is below 1.13 everywhere. Ours and the emulator's tanh are good to a few of the last bits, a GPU's library,
-// where GELU is fused, may use the instruction for tanh, which is good to 2^-11 of it.
+// |gelu'| is below 1.13 everywhere. This program's and the emulator's tanh are exact to a few of the last bits. A GPU's
+// library, if GELU is fused, may use the tanh instruction, whose relative error is 2^-11.
 #ifdef __CUDACC__
 constexpr bool gpu = true;
 #else
@@ -147,7 +148,7 @@ void expect_backward(Linear<T>& t, bool gelu) {
                     dout.data(), inp.data(), w.data(), t.N, t.C, t.OC);
     t.dinp.expect_close("dinp", [&](int64_t i) {
         const double derivative = gelu ? std::abs(gelu_derivative(t.pre_in.exact[i])) : 1;
-        // where gelu' is near 0 it is a difference: its error is that of 1
+        // Near 0, gelu' is a difference, and its error is that of 1.
         return size_dinp[i] * (derivative * loss(t, t.OC) + (gelu ? of_derivative<T> : 0));
     });
     // gradients of parameters are floats, whatever T is
@@ -176,7 +177,7 @@ void for_each_case(const Test& test) {
             SCOPED_TRACE(testing::Message()
                          << shape.N << " x " << shape.C << " x " << shape.OC << (options.fused ? "" : ", unfused")
                          << (options.misaligned ? ", misaligned" : ""));
-            if (!options.fused && shape.N * shape.OC < 1000)  // kernels of ours
+            if (!options.fused && shape.N * shape.OC < 1000)  // separate kernels
                 in_every_order([&] { test(shape, options); });
             else
                 test(shape, options);
@@ -239,7 +240,7 @@ TYPED_TEST(CudaMatmul, NoRows) {
     for (const float x : u.dweight.values()) EXPECT_EQ(x, 0);
 }
 
-// What `--recompute gelu` promises, where GELU is not fused into matmuls.
+// `--recompute gelu` gives the same bits if GELU is not fused into matmuls.
 TYPED_TEST(CudaMatmul, TheBackwardMakesItsInputAgainToTheBit) {
     const auto bits = [](bool again) {
         generator().seed(1);
@@ -256,7 +257,7 @@ TYPED_TEST(CudaMatmul, TheBackwardMakesItsInputAgainToTheBit) {
     EXPECT_EQ(bits(true), bits(false));
 }
 
-// All that the five functions compute.
+// All results of the five functions.
 template <class T>
 std::vector<float> everything(const Shape& shape, const Options& options) {
     Linear<T> t(shape, options);
@@ -288,7 +289,7 @@ TYPED_TEST(CudaMatmul, TheSameBitsAtEveryRun) {
         }
 }
 
-// After a first pass that chooses algorithms and allocates, all of it can be recorded and run again.
+// After a first pass that chooses algorithms and allocates, everything can be recorded and replayed.
 TYPED_TEST(CudaMatmul, RunsFromAGraph) {
     for (const bool fused : {true, false}) {
         Linear<TypeParam> t({18, 24, 16}, {.fused = fused});
@@ -318,7 +319,7 @@ TYPED_TEST(CudaMatmul, RunsFromAGraph) {
     }
 }
 
-// A mistake in one row of inp or dout must show, and not in other rows.
+// A NaN in one row of inp or dout must reach its results, and no other rows.
 TYPED_TEST(CudaMatmul, NaNStaysInItsRow) {
     Linear<TypeParam> t({9, 24, 16}, {});
     t.inp.exact[4 * 24 + 3] = nan64, t.dout.exact[6 * 16] = INFINITY;
@@ -335,7 +336,7 @@ TYPED_TEST(CudaMatmul, NaNStaysInItsRow) {
     for (int64_t o = 0; o < 16; ++o) ASSERT_EQ(std::isfinite(dbias[o]), o != 0) << o;
 }
 
-// 10 bits of each factor's fraction are kept: worse than fp32, but no worse than that.
+// tf32 keeps 10 bits of each operand's fraction: it is less exact than fp32, but not worse than that.
 TEST(CudaMatmulTf32, IsUsedWhereAskedFor) {
     Linear<float> t({16, 64, 32}, {});
     t.cuda.tf32 = true;
@@ -354,7 +355,7 @@ TEST(CudaMatmulTf32, IsUsedWhereAskedFor) {
     for (double& x : t.out.exact) x = gelu(x);
     t.out.expect_close("gelu", [&](int64_t i) { return (1.13 * 2 + 1) * 0x1p-11 * size[i]; });
 #ifndef __CUDACC__
-    EXPECT_GT(worst, 100 * roundoff);  // a GPU's library may do better than asked for
+    EXPECT_GT(worst, 100 * roundoff);  // a GPU's library may be more exact than required
 #endif
 }
 
@@ -376,12 +377,12 @@ TYPED_TEST(CudaMatmul, EpiloguesThatAreRefusedLateAreDoneByKernels) {
     EXPECT_FALSE(t.all_fused());
 }
 
-// A refusal is of the matmuls with that beta alone: how others are computed does not depend on what came before them,
-// so that a resumed run computes what an unbroken one does.
+// A refusal concerns only matmuls with that beta: how others are computed does not depend on earlier calls, so that a
+// resumed run computes the same as an uninterrupted one.
 TYPED_TEST(CudaMatmul, WhatCameBeforeDecidesNothing) {
     emulator::refused_with_beta = ~0u;
     using Calls = std::vector<std::string>;
-    // The results of the last of the calls, and how many epilogues were fused or refused by then.
+    // The results of the last call, and the numbers of epilogues fused and refused so far.
     const auto after = [](const Calls& calls) {
         Linear<TypeParam> t({16, 24, 24}, {});
         Cuda& dev = t.cuda;

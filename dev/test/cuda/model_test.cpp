@@ -18,8 +18,8 @@ TEST(CudaModel, FP32AgreesWithPyTorch) {
     EXPECT_GT(check.passed, 90);
 }
 
-// bf16 keeps 8 bits, 2^-9 = 0.002 a rounding, and a value at the end of two blocks forward and backward has seen some
-// 30 of them: sqrt(30) * 0.002 = 0.01 of itself, and tensors hold thousands of values, the worst of which counts.
+// bf16 keeps 8 bits, an error of 2^-9 = 0.002 per rounding. A value after two blocks, forward and backward, has seen
+// some 30 roundings: sqrt(30) * 0.002 = 0.01 of itself. The test checks the worst of thousands of values.
 double tolerance_bf16(const std::string& name) {
     if (name.starts_with("final.qkvb") && name.ends_with(".k")) return 1;  // noise divided by noise
     if (name.starts_with("final.")) return 0.1;  // ten steps of AdamW, which divides by small roots
@@ -34,8 +34,8 @@ TEST(CudaModel, BF16AgreesWithPyTorchToItsPrecision) {
     EXPECT_GT(check.passed, 90);
 }
 
-// The dump's rows of 21 channels are too odd for what is fast on a GPU. Here are heads for tensor cores, accesses of 16
-// bytes and all that cuBLASLt fuses; more positions than a tile.
+// The dump's rows of 21 channels are too odd for the fast kernels of a GPU. This model has heads for tensor cores,
+// accesses of 16 bytes, everything that cuBLASLt fuses, and more positions than a tile.
 TEST(CudaModel, WhatIsFastAgreesWithReference) {
     const GPT2Config config{.context = 70, .vocab = 300, .layers = 1, .heads = 2, .channels = 128};
     const int64_t N = config.context;
@@ -92,7 +92,7 @@ struct SmallRun {
             }
         }
     };
-    bool ahead = false;  // each batch is fetched during the one before
+    bool ahead = false;  // each batch is prefetched during the one before
     // Two batches and an update; the learning rate changes with each.
     StepResult step(int64_t step, UpdateParams params = {.clip = 1}, bool muon = true, double loss_scale = 1) {
         for (int64_t number : {0, 1}) {
@@ -126,8 +126,8 @@ TYPED_TEST(CudaModelOf, GraphsChangeNoBit) {
     for (const bool muon : {false, true}) {
         Profile profile;
         SmallRun<TypeParam> plain, replayed;
-        plain.model.set_profile(&profile);           // which is measured launch by launch
-        for (int64_t step = 1; step <= 4; ++step) {  // as it comes, recorded, replayed and left out, replayed
+        plain.model.set_profile(&profile);           // a profile measures single launches
+        for (int64_t step = 1; step <= 4; ++step) {  // launched, recorded, replayed and skipped, replayed
             const bool finite = step != 3;
             const auto run = [&](SmallRun<TypeParam>& r) {
                 return r.step(step, {.clip = 1.0 / static_cast<double>(step)}, muon, finite ? 1 : INFINITY);
@@ -169,7 +169,7 @@ TYPED_TEST(CudaModelOf, BatchesFetchedAheadChangeNoBit) {
     }
 }
 
-// An update by another optimizer, or that rounds otherwise, is another graph.
+// An update by another optimizer, or with other rounding, is another graph.
 TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
     Profile profile;
     SmallRun<bf16> plain, replayed;
@@ -183,14 +183,14 @@ TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
     }
 }
 
-// As a checkpoint carries it from one run to another.
+// The state is carried from one model to another, as by a checkpoint.
 template <class T>
 void go_on_from(SmallRun<T>& first, SmallRun<T>& second) {
     second.model.rounding_seed = first.model.rounding_seed, second.model.last_applied = first.model.last_applied;
     second.model.upload(first.model.download());
 }
 
-// Nothing of the model's stays in host memory when nobody uses it.
+// No copy of the model stays in host memory when it is not used.
 TEST(CudaModel, TheHostsCopiesBelongToTheirUser) {
     SmallRun<bf16> run;
     const Model::HostState one = run.model.download(), other = run.model.download();
@@ -229,7 +229,8 @@ TYPED_TEST(CudaModelOf, ResumedAfterAnUpdateThatWasLeftOutIsTheSameToTheBit) {
     EXPECT_EQ(first.state(), second.state());
 }
 
-// Between updates that are applied and change everything. One is launched, one recorded, four are replayed.
+// A skipped update changes nothing, between updates that change everything. One is launched, one recorded, four
+// replayed.
 TYPED_TEST(CudaModelOf, AnUpdateThatIsLeftOutChangesNothing) {
     struct LeftOut {
         const char* name;
@@ -251,7 +252,7 @@ TYPED_TEST(CudaModelOf, AnUpdateThatIsLeftOutChangesNothing) {
     }
 }
 
-// Not even where the parameters were stored by random rounding before, and are now rounded to nearest.
+// Not even if the parameters were stored by stochastic rounding before, and would now be rounded to nearest.
 TEST(CudaModel, AnUpdateThatIsLeftOutRoundsNothingToNearest) {
     SmallRun<bf16> run;
     run.step(1);
@@ -286,7 +287,7 @@ TEST(CudaModel, AnUpdateThatIsAppliedRoundsByItsStep) {
     }
 }
 
-// The search for what is not finite works on the weights of the step that was not.
+// The search for NaN or infinity uses the weights of the step that was not finite.
 TEST(CudaModel, AStepThatIsNotFiniteLeavesTheWeightsThatItComputedWith) {
     SmallRun<bf16> run;
     run.step(1);

@@ -1,4 +1,4 @@
-// Muon on Cuda against Reference, in fp32 and with bf16 matmuls: in the emulator or on a GPU.
+// Compares Muon on Cuda with Reference, in fp32 and with bf16 matmuls: in the emulator or on a GPU.
 #include "layers/muon.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -34,9 +34,10 @@ TEST(CudaMuon, AgreesWithReference) {
             muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
             muon_update(reference, {w.on(reference)}, &settings, &quartered);
             w.momentum.expect_close("momentum", [](int64_t) { return 3 * roundoff; });
-            // The step's direction, by its norm. fp32: each of five steps multiplies an error in a small singular value
-            // by up to 3.4, 3.4^5 = 480 roundings. bf16: the last step adds terms of 3.4, 4.8 and 2 times its values,
-            // each stored in 8 bits; what earlier steps were off by is all but undone, as their targets are the same.
+            // The error of the step's direction, relative to its norm. fp32: each of five steps multiplies an error in
+            // a small singular value by up to 3.4; 3.4^5 = 480 roundings. bf16: the last step adds terms of 3.4, 4.8
+            // and 2 times its values, each stored in 8 bits; it corrects most errors of earlier steps, as it has the
+            // same target.
             double error = 0, size = 0;
             const std::vector<float> got = w.param.values();
             for (size_t i = 0; i < got.size(); ++i) {
@@ -47,7 +48,7 @@ TEST(CudaMuon, AgreesWithReference) {
         }
 }
 
-// A matrix off a vector's boundary, several at once, and the same bits in every order.
+// A matrix that is not on a vector's boundary, several at once, and the same bits in every order.
 TEST(CudaMuon, TheSameBitsInEveryOrder) {
     for (const bool bf16_matmuls : {false, true})
         expect_same_bits([&] {

@@ -1,12 +1,12 @@
-// The wrappers of PTX instructions (device/cuda/mma.cuh) by themselves, in the emulator or on a GPU, and kernels that
-// use them wrongly, which the emulator must report.
+// The wrappers of PTX instructions (device/cuda/mma.cuh) alone, in the emulator or on a GPU, and kernels that use them
+// wrongly, which the emulator must report.
 #include "device/cuda/mma.cuh"
 
 #include "dev/test/layers/layer_check.h"
 
 namespace {
 
-// The numbers (rows, columns), bf16 holds them exactly.
+// A matrix of numbers (rows, columns) that are exact in bf16.
 std::vector<bf16> matrix(int rows, int columns, int seed) {
     std::vector<bf16> m;
     for (int i = 0; i < rows * columns; ++i) m.push_back(bf16(static_cast<float>((i * 37 + seed) % 61 - 30)));
@@ -19,7 +19,7 @@ CudaBuffer<T> on_device(Cuda& dev, const std::vector<T>& values) {
     return buffer;
 }
 
-// d (16,8) += a (16,16) b (16,8), where each lane takes its elements as the documentation has them.
+// d (16,8) += a (16,16) b (16,8), where each lane holds the elements that the documentation gives it.
 __global__ void mma_kernel(float* d, const bf16* a, const bf16* b) {
     const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
     unsigned fa[4], fb[2];
@@ -51,8 +51,8 @@ TEST(Ptx, MmaMultipliesMatrices) {
     EXPECT_EQ(to_host(dev, dd.get(), 16 * 8), expected);  // whole numbers below 2^24: exact in any order
 }
 
-// Tiles in shared memory as the attention kernels have them: a, b by rows (of k), bt by columns; both matmuls must be
-// the same, one with ldmatrix, one with its transposing form.
+// Tiles in shared memory as in the attention kernels: a, b by rows (of k), bt by columns. The two matmuls, one with
+// ldmatrix and one with its transposing form, must agree.
 __global__ void matmul_kernel(float* d, const bf16* a, const bf16* b, const bf16* bt) {
     __shared__ __align__(16) bf16 tile_a[16 * 16];
     __shared__ __align__(16) bf16 tile_b[16 * 16];
@@ -145,7 +145,7 @@ TEST(Ptx, PowersOfTwoAndPacking) {
     }
 }
 
-// --- more shared memory than a kernel has by itself
+// --- more shared memory than the default limit
 __global__ void large_kernel(float* out, int floats) {
     DYN_SHARED(float, tile);
     for (int i = static_cast<int>(threadIdx.x); i < floats; i += 32) tile[i] = static_cast<float>(i);
@@ -172,7 +172,7 @@ TEST(Ptx, SharedMemoryBeyond48KiBIsAskedFor) {
 
 enum class Break { nothing, wait, barrier, commit, reuse, alignment, global_row, whole_tile, divergence, never };
 
-// Each thread brings 8 numbers by cp.async twice, and reads those of a neighbour by ldmatrix.
+// Each thread copies 8 numbers by cp.async twice, and reads those of a neighbour by ldmatrix.
 template <Break b>
 __global__ void broken_kernel(unsigned* out, const bf16* in) {
     DYN_SHARED(bf16, tile);
@@ -199,7 +199,7 @@ __global__ void broken_kernel(unsigned* out, const bf16* in) {
     out[lane] = sum;
 }
 
-// How often, of 20 orders of the threads, the launch fails, saying `what`.
+// In how many of 20 orders of the threads the launch fails with the message `what`.
 template <Break b>
 int reports(const std::vector<std::string>& what) {
     Cuda dev;
@@ -229,7 +229,7 @@ TEST(BrokenPtx, ARowInGlobalMemory) { EXPECT_EQ(reports<Break::global_row>({"not
 TEST(BrokenPtx, ALaneElsewhere) { EXPECT_EQ(reports<Break::divergence>({"ldmatrix", "__syncwarp"}), 20); }
 TEST(BrokenPtx, CopiesThatNothingWaitsFor) { EXPECT_EQ(reports<Break::never>({"copies under way"}), 20); }
 
-// These are seen by the checks of single accesses.
+// The checks of single accesses find these.
 TEST(BrokenPtx, AMissingWait) {
     if (!emulator::checks_every_access()) GTEST_SKIP() << "not compiled with the checks of accesses";
     EXPECT_EQ(reports<Break::wait>({"which nothing has written", "a race"}), 20);

@@ -1,4 +1,4 @@
-// GELU, the step's status, AdamW and rounding on Cuda against Reference: in the emulator or on a GPU.
+// Compares GELU, the step's status, AdamW and rounding on Cuda with Reference: in the emulator or on a GPU.
 #include "layers/adamw.cuh"
 #include "layers/gelu.cuh"
 #include "layers/global_norm.cuh"
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Numbers that fill no vector, one block, several; 0 is nothing to do.
+// Sizes that are not whole vectors, one block, several blocks, and 0.
 constexpr int64_t counts[] = {0, 1, 3, 8, 255, 257, 1000, 2048, 5003};
 
 // --- GELU
@@ -18,8 +18,8 @@ class CudaGelu : public testing::Test {};
 using StorageTypes = testing::Types<float, bf16>;
 TYPED_TEST_SUITE(CudaGelu, StorageTypes);
 
-// Errors: u has some 5 roundings of a value up to 30 that the exponential makes relative; below that e^u is too small
-// to matter to any sum. expf itself is good to 2 in the last place.
+// The allowed errors: u, up to 30, has some 5 roundings, which the exponential makes relative; beyond that e^u is too
+// small to matter in any sum. expf itself is exact to 2 units in the last place.
 double gelu_error(double x) { return roundoff * 32 * std::max(1.0, std::abs(x)); }
 
 TYPED_TEST(CudaGelu, AgreesWithReference) {
@@ -33,7 +33,7 @@ TYPED_TEST(CudaGelu, AgreesWithReference) {
                     dout(dev, uniform(n), misaligned), dinp(dev, nans(n), misaligned);
                 gelu_forward(dev, out.on(dev), inp.on(dev), n);
                 gelu_forward(reference, out.exact.data(), inp.exact.data(), n);
-                // far below 0, u's own rounding is all of it; the value is tiny
+                // Far below 0, u's own rounding is all of the error; the value is tiny.
                 out.expect_close("out",
                                  [&](int64_t i) { return gelu_error(inp.exact[i]) * std::abs(out.exact[i]) + 1e-14; });
                 gelu_backward(dev, dinp.on(dev), inp.on(dev), dout.on(dev), n);
@@ -66,7 +66,7 @@ TYPED_TEST(CudaGelu, FarFromZero) {
 // --- the step's status
 StepStatus status_of(Cuda& dev, const CudaBuffer<StepStatus>& s) { return to_host(dev, s.get(), 1)[0]; }
 
-// Squares of floats are exact in double: what differs is the order of n additions, each rounded.
+// Squares of floats are exact in double. Only the order of n additions differs, each of which is rounded.
 TEST(CudaStepStatus, LossAndNormAgreeWithReference) {
     for (const int64_t n : {0, 1, 5, 4099, 40003})
         for (const bool misaligned : {false, true}) {
@@ -122,7 +122,7 @@ TEST(CudaStepStatus, WhatIsApplied) {
                            {3, 1, {.clip = 1.5}, true, 0.5},
                            {3, 1, {.clip = 4}, true, 1},
                            {0, 0, {.clip = 1}, true, 1},
-                           {1e25, 1, {.clip = 1}, true, 1e-25},  // its square is no float
+                           {1e25, 1, {.clip = 1}, true, 1e-25},  // its square overflows a float
                            {3, 1, {.max_loss = 1, .max_norm = 3}, true, 1},
                            {3, 1.01, {.max_loss = 1, .max_norm = 3}, false, 1},
                            {3.01, 1, {.max_loss = 1, .max_norm = 3}, false, 1},
@@ -177,7 +177,7 @@ TEST(CudaAdamW, AgreesWithReference) {
         }
 }
 
-// Where the step is not to be applied, not a bit changes, whatever the gradients are.
+// If the step is not applied, no bit changes, whatever the gradients are.
 TEST(CudaAdamW, LeftOutWhereTheStepIsNotApplied) {
     Cuda dev;
     constexpr int64_t n = 300;
@@ -258,7 +258,7 @@ TEST(StochasticRounding, IsUnbiased) {
         }
 }
 
-// A function of seed, step and index: not of the launch, the vectors or what lies beside.
+// Rounding depends only on seed, step and index, not on the launch, the vectors or neighbouring values.
 TEST(StochasticRounding, DependsOnSeedStepAndIndexAlone) {
     Cuda dev;
     std::vector<float> x(4999, 1.00390625f);  // half way between two neighbours

@@ -1,4 +1,4 @@
-// How make bench and the ladders time: nothing else runs, and threads are awake, when the clock starts.
+// The timing of make bench and the ladders: when the clock starts, nothing else runs, and threads are awake.
 #include "dev/harness.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,8 @@ TEST(Harness, TheFirstCallCountsOnlyWhereItTakesLong) {
     EXPECT_EQ(calls, 1);
 }
 
-// The work of a thread that has just woken takes twenty times as long here: timed from there on, the rate would be 200.
+// The work of a thread that has just woken takes twenty times as long in this test: timed from then on, the rate would
+// be 200.
 TEST(Harness, APeakIsThatOfThreadsThatAreAwake) {
     omp_set_num_threads(2);
     double rate = 0;
@@ -53,7 +54,7 @@ TEST(Harness, APeakIsThatOfThreadsThatAreAwake) {
     EXPECT_GE(rate, 600);
 }
 
-// Were calls left out by the compiler, or the clock wrong, it would be beyond four instructions a cycle.
+// If the compiler removed calls, or the clock was wrong, the peak would be above four instructions per cycle.
 TEST(Harness, ThePeakIsThatOfMultiplyAdds) {
     const double most = 2.0 * simd::W * 4 * 6e9 * omp_get_max_threads();
     for (const Effort effort : {quick, thorough}) {

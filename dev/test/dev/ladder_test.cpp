@@ -1,5 +1,5 @@
-// The ladders of dev/, run as their readers run them: right rungs are OK, wrong ones are not, and dev/README.md's steps
-// work as they stand there.
+// The ladders of dev/, run as readers run them: correct rungs are OK, wrong ones are not, and the steps in
+// dev/README.md work as written.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ struct Result {
     std::string out, err;
 };
 
-// Sizes that are no multiple of a vector, a tile or a block of rows, and more than one of each.
+// Sizes that are not multiples of a vector, a tile or a block of rows, and are larger than each of them.
 const std::map<std::string, std::string> odd_shapes = {
     {"adamw", "1003"},
     {"attention", "2x77x3x20"},
@@ -84,13 +84,13 @@ TEST_F(Ladders, EveryRungIsCorrectOnTheSmallestShape) {
         for (const char c : shape)
             if (c == 'x') ones += "x1";
         if (name.starts_with("layernorm"))
-            ones = "40x3";  // one row's mean, or dinp of one channel, may be 0 but for rounding
+            ones = "40x3";  // one row's mean, or dinp of one channel, may be 0 except for rounding
         const Result result = ladder(name, "--check --shape " + ones);
         EXPECT_EQ(result.status, 0) << result.out << result.err;
     }
 }
 
-// In the emulator rungs are right or wrong, without times; on a GPU they have both.
+// In the emulator rungs are checked, but not timed; on a GPU they are both.
 TEST_F(Ladders, CudaRungsAreAllThereAndTheEmulatorSaysThatItHasNoTimes) {
     const Result result = ladder("layernorm_cuda", "--shape 11x260 --csv '" + at("csv") + "'");
     EXPECT_EQ(result.status, 0) << result.out << result.err;
@@ -101,7 +101,7 @@ TEST_F(Ladders, CudaRungsAreAllThereAndTheEmulatorSaysThatItHasNoTimes) {
     EXPECT_EQ(result.out.find(" ms ") == std::string::npos, emulated) << result.out;
 }
 
-// What a rung cannot do is said, not passed over.
+// Shapes that a rung does not support are reported.
 TEST_F(Ladders, CudaRungsThatCannotDoAShapeAreNamed) {
     const Result result = ladder("layernorm_cuda", "--check --shape 5x33");
     EXPECT_EQ(result.status, 0) << result.out << result.err;
@@ -109,7 +109,7 @@ TEST_F(Ladders, CudaRungsThatCannotDoAShapeAreNamed) {
         EXPECT_NE(result.out.find("left out: " + std::string(name)), std::string::npos) << result.out;
 }
 
-// seconds, rate, peak and share belong together, and a rung alone has no gain.
+// Seconds, rate, peak and share must be consistent, and a single rung has no gain.
 TEST_F(Ladders, ATimingIsItsWorkByItsTime) {
     const Result result = ladder("gelu", "--shape 64x64 --rung simd --csv '" + at("csv") + "'");
     EXPECT_EQ(result.status, 0) << result.out << result.err;
@@ -166,14 +166,14 @@ TEST_F(Ladders, HelpNamesEveryOption) {
     }
 }
 
-// The text between the fences of the first block in that language after `heading`.
+// The text of the first fenced block in that language after `heading`.
 std::string fenced(const std::string& text, const std::string& heading, const std::string& language) {
     const size_t section = text.find(heading), fence = text.find("```" + language + "\n", section);
     const size_t begin = text.find('\n', fence) + 1, end = text.find("```", begin);
     return section == std::string::npos || fence == std::string::npos ? "" : text.substr(begin, end - begin);
 }
 
-// A tree that is this one but for a gelu ladder and build directories of its own.
+// A copy of this tree with its own gelu ladder and build directories.
 TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
     const fs::path here = fs::current_path(), tree = at("tree");
     fs::create_directories(tree / "dev" / "gelu");
@@ -205,7 +205,7 @@ TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
     write_bytes((tree / "dev/gelu/ladder.cpp").string(),
                 ladder_file.substr(0, production) + rung + wrong + ladder_file.substr(production));
 
-    // A make that runs this test has nothing to do with the one below.
+    // The make that runs this test must not influence the one below.
     const std::string enter =
         "unset MAKEFLAGS MAKELEVEL MFLAGS SANITIZE WIDTHS; export OMP_NUM_THREADS=2; cd '" + tree.string() + "' && ";
     const Result added = run(enter + fenced(readme, "## Adding a rung", "sh"));

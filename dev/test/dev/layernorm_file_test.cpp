@@ -1,4 +1,4 @@
-// The committed numbers of PyTorch hold; one that is wrong, and a file that cannot be used, are noticed.
+// LayerNorm agrees with the committed numbers of PyTorch. A wrong number, and a file that cannot be used, are reported.
 #include <gtest/gtest.h>
 
 #include "dev/layernorm/check.h"
@@ -19,8 +19,9 @@ TEST(LayerNormFile, EveryCaseAgreesWithPyTorch) {
     EXPECT_GE(check.passed, 1000);
 }
 
-// torch.var divides by N - 1 unless told otherwise; LayerNorm's variance divides by N. Taking the wrong one makes every
-// result smaller by sqrt((N - 1) / N): for rows of 5 by 11 %, for 768 still by 0.07 %, ten thousand roundings.
+// By default torch.var divides by N - 1, but LayerNorm's variance divides by N. The wrong one makes every result
+// smaller by sqrt((N - 1) / N): by 11 % for rows of 5, and by 0.07 % for rows of 768, which is ten thousand rounding
+// errors.
 TEST(LayerNormFile, TheUnbiasedVarianceDisagrees) {
     const layernorm_check::Case c = File(committed).read(0);
     ASSERT_FALSE(c.has("weight") || c.has("bias"));
@@ -46,7 +47,7 @@ TEST(LayerNormFile, TheUnbiasedVarianceDisagrees) {
     }
 }
 
-// The committed file with its tensors and metadata changed, given to the program.
+// The committed file with changed tensors and metadata, given to the program.
 class Changed : public TestDirectory {
 protected:
     struct Tensor {

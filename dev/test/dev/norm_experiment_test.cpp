@@ -1,4 +1,4 @@
-// The experiment compares models that are equal but for their norm: each one's gradient is that of its loss.
+// The experiment compares models that differ only in their norm. The gradient of each must be that of its loss.
 #include "dev/norm_experiment/model.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ using namespace norm_experiment;
 
 class EachNorm : public testing::TestWithParam<Norm> {};
 
-// Along the gradient the loss changes by its length squared. Floats: some 1e-7 of a loss of 5.5, on a change of 0.01.
+// Along the gradient the loss changes by the gradient's squared length. The error of floats is some 1e-7 of a loss of
+// 5.5, for a change of 0.01.
 TEST_P(EachNorm, TheGradientIsThatOfTheLoss) {
     const Shape shape{.layers = 2, .channels = 12, .heads = 3, .seq = 7, .batch = 2, .vocab = 256};
     Model model(GetParam(), shape, 1);
@@ -57,7 +58,7 @@ TEST_P(EachNorm, TrainingLowersTheLoss) {
 INSTANTIATE_TEST_SUITE_P(Norms, EachNorm, testing::Values(Norm::pre, Norm::post, Norm::rms, Norm::none),
                          [](const auto& param) { return std::string(norm_names[static_cast<int>(param.param)]); });
 
-// dev/layernorm/README.md tells of dev/norm_experiment/results.csv: its table and what it says of differences.
+// dev/layernorm/README.md describes dev/norm_experiment/results.csv: its table and its statements about differences.
 TEST(NormExperiment, TheChapterSaysWhatWasMeasured) {
     std::ifstream csv("dev/norm_experiment/results.csv");
     std::map<std::string, std::map<std::string, std::vector<double>>> final;  // by norm, rate, seed

@@ -1,4 +1,4 @@
-// Bad input to the tools of dev/: one line that says what, and exit status 2. The ladders have ladder_test.
+// Bad input to the tools of dev/ gives a one-line error and exit status 2. The ladders are in ladder_test.
 #include <sys/wait.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// bf16: rounding to nearest even of every kind of float, vectors as scalars, the first lanes and no others.
+// bf16: rounding of every kind of float to nearest even; vectors agree with scalars; only the first lanes are touched.
 #include "device/bf16.h"
 
 #include "dev/test/layers/layer_check.h"

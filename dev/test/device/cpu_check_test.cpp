@@ -1,5 +1,5 @@
-// The start-up check's judgement. That it comes before other code is seen by running a build under an emulator that
-// lacks AVX-512, as valgrind does.
+// The decision of the start-up check. To see that it runs before other code, run a build in an emulator without
+// AVX-512, such as valgrind.
 #include <gtest/gtest.h>
 
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
-// What a model asks of its device beside the layers: written once for the devices that live in host memory, and for
-// those alone. Another device that lacks an overload must not compile: its pointers mean nothing to the host.
+// The functions that a model needs from its device besides the layers. They are written once for devices in host
+// memory, and only for those: another device that lacks an overload must not compile, as the host cannot use its
+// pointers.
 #include <gtest/gtest.h>
 
 #include "layers/global_norm_cpu.h"
@@ -7,7 +8,7 @@
 
 namespace {
 
-// It has all that the hooks could look at, but its memory is not the host's.
+// A device with all members that the functions use, but whose memory is not the host's.
 struct Elsewhere {
     using scalar = float;
     Profile* profile = nullptr;

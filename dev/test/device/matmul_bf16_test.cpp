@@ -1,5 +1,5 @@
-// Matmuls by instructions for bf16, of operands rounded to it (--matmul bf16) or split into three that add up to
-// them: against Reference on the same operands, for both kinds of instructions, any number of threads, NaN.
+// Matmuls by bf16 instructions, with operands rounded to bf16 (--matmul bf16) or split into three bf16 that add up to
+// them: compared with Reference on the same operands, for both kinds of instructions, any number of threads, and NaN.
 #include <bit>
 #include <cstdio>
 #include <limits>
@@ -14,11 +14,11 @@ TEST(MatmulBf16, AgreesWithReference) { GTEST_SKIP() << "this CPU has no AVX512-
 #else
 namespace {
 
-// MatmulKind of two bf16 are exact in fp32 and summed as in layers/matmul_test.cpp, in an order of the instruction's
-// own. What a split leaves out is below a quarter of a roundoff of each product.
+// Products of two bf16 are exact in fp32 and summed as in layers/matmul_test.cpp, but in the instruction's order. The
+// part that a split leaves out is less than a quarter of a rounding error of each product.
 constexpr double sum_error = 8 * roundoff;
 
-// Not rounded: values of all 24 bits, large and small.
+// Operands that are not rounded: large and small values with all 24 bits.
 Values operands(MatmulKind matmul_kind, int64_t n) {
     std::vector<double> values = uniform(n);
     for (size_t i = 0; i < values.size(); ++i)
@@ -43,8 +43,8 @@ struct Tensors {
 struct Shape {
     int64_t N, C, OC;
 };
-// Within a block of 32 x 32 and a step of 32, at their edges, and more than a block of k (512), of rows and of columns
-// (with three planes 256 and 128, with one 1024 and 384).
+// Sizes within a block of 32 x 32 and a step of 32, at their edges, and larger than a block of k (512), of rows and of
+// columns (256 and 128 with three planes, 1024 and 384 with one).
 const Shape shapes[] = {{1, 1, 1},     {2, 3, 5},    {31, 33, 32},    {32, 32, 32},    {33, 31, 47},
                         {64, 96, 128}, {17, 16, 15}, {70, 100, 9},    {40, 1100, 65},  {1100, 40, 50},
                         {50, 60, 900}, {3, 2100, 5}, {270, 530, 420}, {1060, 260, 400}};
@@ -87,7 +87,7 @@ TEST(MatmulOfRounded, OperandsAreRoundedAndSumsAreNot) {
     EXPECT_EQ(out, 1 + 0x1p-12f + 0x1p-20f);
 }
 
-// 24 bits of each operand count, and the products' small parts do.
+// All 24 bits of each operand matter, so the small parts of products matter.
 TEST(MatmulOfSplit, IsAsExactAsFp32) {
     if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
     Cpu cpu(MatmulKind::split);
@@ -100,7 +100,7 @@ TEST(MatmulOfSplit, IsAsExactAsFp32) {
     EXPECT_NEAR(out / (0x1.fep127 * 0x1.fffffep-90), 1, 2 * roundoff);
 }
 
-// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity are never finite results.
+// NaN, infinity, and numbers that round to infinity in bf16 never give finite results.
 TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
     if (!amx::permitted()) GTEST_SKIP() << "this CPU has no AMX";
     Cpu cpu(MatmulKind::split);
@@ -119,7 +119,7 @@ TEST(MatmulOfSplit, WhatIsNotFiniteShows) {
 float low_half(uint32_t word) { return std::bit_cast<float>(word << 16); }
 float high_half(uint32_t word) { return std::bit_cast<float>(word & 0xffff0000u); }
 
-// The copies that AMX reads, on any CPU that can make them: where every value stands, and that its parts add up to it.
+// Packed operands for AMX, on any CPU that can pack them: the place of every value, and that its parts add up to it.
 template <gemm::Order order, bool across>
 void expect_packed() {
     constexpr int64_t n = 40, K = 50, steps = 2, words = 2 * 3 * steps * 2 * amx::words_of_tile;
@@ -148,7 +148,7 @@ TEST(AmxPacking, PartsStandInTheirPlacesAndAddUp) {
     expect_packed<k_first, false>(), expect_packed<k_first, true>();
 }
 
-// What fp32 holds and bf16 does not: NaN, infinity, and what would round to infinity never become finite parts.
+// NaN, infinity, and numbers that round to infinity in bf16 never become finite parts.
 TEST(AmxPacking, WhatIsNotFiniteShows) {
     for (const float x : {NAN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(0xffffffff), INFINITY, -INFINITY,
                           std::numeric_limits<float>::max()}) {
@@ -160,7 +160,7 @@ TEST(AmxPacking, WhatIsNotFiniteShows) {
     }
 }
 
-// The kernel of vectors, which --matmul bf16 does not take where there is AMX.
+// The vector kernel, which --matmul bf16 does not use on a CPU with AMX.
 TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));

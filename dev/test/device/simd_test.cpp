@@ -1,4 +1,4 @@
-// The vector operations that every Cpu layer stands on, at the width that this program is built for.
+// The vector operations that all Cpu layers use, at the width that this program is built for.
 #include "device/cpu/simd.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ TEST(Simd, ExpKeepsLanesApart) {
     EXPECT_LE(ulps(y[2], std::exp(1.0)), 2.5);
 }
 
-// A page that can be used between two that cannot: an access outside of it ends the program.
+// A page between two inaccessible pages: an access outside of it ends the program.
 class GuardedPage : public ::testing::Test {
 protected:
     GuardedPage() {
@@ -240,7 +240,7 @@ TEST(Simd, SmallOnes) {
     for (int i = 0; i < W; ++i) EXPECT_EQ(streamed[i], static_cast<float>(4 + i));
 }
 
-// Equal bits must not depend on which multiplications the compiler joins with an addition: only fma() does so.
+// The compiler must not fuse multiplications and additions by itself, because bits would depend on it: only fma() does.
 TEST(Simd, OnlyFmaIsFused) {
     const float x = 1 + 0x1p-12f;  // x² = 1 + 2^-11 + 2^-24 is rounded to 1 + 2^-11
     alignas(64) volatile float values[W];

@@ -48,7 +48,7 @@ TEST_F(BatchSamplerTest, AnEpochShowsEachBlockOnceAndNoneStraddlesShardsThatHold
     }
 }
 
-// Tokens that no block could ever show were counted as "tokens to train on" all the same.
+// Once, tokens that no block could contain were counted as "tokens to train on".
 TEST_F(BatchSamplerTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
     const std::vector<std::vector<int64_t>> layouts = {{11, 11, 10, 10, 10, 10, 10},
                                                        {10, 11, 10, 11, 10},
@@ -78,7 +78,7 @@ TEST_F(BatchSamplerTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
     EXPECT_CONTAINS(error_of([&] { BatchSampler(Dataset{}, 1, 10, 0); }), "found 0, expected at least 11");
 }
 
-// The documents of a directory, a shard each, of which only the ten longest used to be trained on.
+// The documents of a directory, one shard each. Once, only the ten longest were trained on.
 TEST_F(BatchSamplerTest, AnEpochOfShortShardsShowsNearlyAllOfIt) {
     std::vector<int64_t> sizes(100, 1000);
     for (int i = 0; i < 10; i++) sizes[7 * i] = 1100;

@@ -1,5 +1,5 @@
-// A checkpoint's bytes are checked: a flipped bit in any file is found at --resume and by `info --verify`, and names
-// that files give for other files do not leave their directory.
+// A checkpoint's bytes are checked: --resume and `info --verify` find a flipped bit in any file, and names of other
+// files in a file cannot leave their directory.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -32,7 +32,8 @@ protected:
     }
 };
 
-// A bit of every byte of the small files; of the large ones every kind of byte: header length, header, padding, data.
+// Flips a bit of every byte of the small files, and of every kind of byte of the large ones: header length, header,
+// padding, data.
 TEST_F(CheckpointBytes, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
     const std::string before = save(100), newest = save(200);
     ASSERT_EQ(resumed(), newest);
@@ -58,12 +59,12 @@ TEST_F(CheckpointBytes, AFlippedBitAnywhereIsFoundAndTheOneBeforeOffered) {
     }
     EXPECT_GT(flips, 1500);
     EXPECT_EQ(resumed(), newest);
-    // As the message says: moved away, the one before it is taken.
+    // The message's advice works: after moving it away, the checkpoint before it is used.
     fs::rename(newest, at("damaged"));
     EXPECT_EQ(resumed(), before);
 }
 
-// Of a run without a checkpoint yet, options.json is all there is.
+// A run without a checkpoint has only options.json.
 TEST_F(CheckpointBytes, AFlippedBitInOptionsIsFound) {
     const char *begin[] = {"train_gpt2"}, *resume[] = {"train_gpt2", "--resume"};
     const std::string path = out + "/options.json", options = parse_options(1, begin).to_json();
@@ -165,7 +166,7 @@ TEST_F(CheckpointBytes, NamesOfShardsStayBesideTheIndex) {
     }
 }
 
-// A forged record of the token cache neither names files elsewhere as tokens, nor has any removed.
+// A forged record of the token cache can neither use files elsewhere as tokens, nor have them removed.
 TEST_F(CheckpointBytes, NamesInTheTokenCacheStayInIt) {
     const std::string text = at("text.txt"), cache = at("cache"), record = cache + "/train.json";
     write_bytes(text, "some text to train on");

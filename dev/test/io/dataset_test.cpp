@@ -26,7 +26,7 @@ namespace {
 
 using DatasetTest = DatasetFiles;
 
-// One id for each piece of GPT-2's pre-tokeniser: shows where a cut would change the pieces.
+// A tokenizer with one id for each piece of GPT-2's pre-tokenizer: it shows where a cut would change the pieces.
 class Pieces : public Bytes {
 public:
     Pieces() : Bytes(65536, "pieces") {
@@ -91,7 +91,7 @@ TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
     EXPECT_CONTAINS(error_of([&] { Shard{directory}; }), "a directory");
 }
 
-// llm.c's offsets are 32-bit; ours must not be. The file is a hole: it takes no space.
+// llm.c's offsets are 32-bit, but this program's must not be. The file is a hole, so it takes no space.
 TEST_F(DatasetTest, ShardOverFourGigabytes) {
     const int64_t tokens = 2'500'000'000;
     const std::string file = write("big.bin", header({20240520, 1, static_cast<int32_t>(tokens)}));
@@ -194,7 +194,7 @@ TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
                     "is read as token ids); ");
 }
 
-// A damaged shard, or another kind of file, is not taken for ids.
+// A damaged shard, or another kind of file, is not read as ids without a header.
 TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
     const auto refused = [&](const std::string& bytes, const std::string& part) {
         EXPECT_CONTAINS(error_of([&] { open_dataset(write("x.bin", bytes), Bytes(65536, "other"), directory); }), part);
@@ -219,7 +219,7 @@ TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
     refused(std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1", 15), "size: found 15 bytes");
 }
 
-// `tokenize` without --tokenizer, and then a GPT-2 on the shard.
+// As after `tokenize` without --tokenizer, when a GPT-2 then reads the shard.
 TEST_F(DatasetTest, IdsFarBelowTheVocabularyAreRemarkedOn) {
     const Bytes gpt2(50257, "gpt2");
     const auto notes = [&](int64_t tokens, uint16_t largest, const Tokenizer& tokenizer) {
@@ -261,7 +261,7 @@ TEST_F(DatasetTest, TheOnlyShardLosesItsLastTenth) {
     EXPECT_EQ(sets.val.shards[0].tokens()[0], 94);
 }
 
-// Checkpoints hold it: were it another, a resumed run would report that its data has changed.
+// Checkpoints contain the fingerprint: if it changed, a resumed run would report that its data has changed.
 TEST_F(DatasetTest, FingerprintIsFixedForAllTime) {
     shard("t_0.bin", 5000), shard("t_1.bin", 10, 1000), shard("v.bin", 10, 1000);
     EXPECT_EQ(fingerprint(open_datasets(path("t_*.bin"), path("v.bin"), Bytes(), directory, 65536)), 3954113149u);
@@ -382,7 +382,7 @@ TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
     EXPECT_GT(cuts, 300) << "the cuts that the test is about";
 }
 
-// A byte-level BPE with one merge and added tokens that white space and line breaks matter to.
+// A byte-level BPE with one merge, and added tokens for which white space and line breaks matter.
 std::shared_ptr<const Tokenizer> with_added_tokens(const std::string& directory, bool special_as_text = false) {
     load_tokenizer("byte")->save_hugging_face(directory);
     auto file = nlohmann::json::parse(read_bytes(directory + "/tokenizer.json"));
@@ -459,7 +459,7 @@ TEST_F(DatasetTest, TooLittleTextNamesTheNumbers) {
     EXPECT_CONTAINS(error_of([&] { WindowReader(empty, 1); }), "e.txt: tokens: found 0");
 }
 
-// Nothing of the held-out part was said: "found 29" of a shard of 33.
+// Once the message did not mention the held-out part: it was "found 29" for a shard of 33.
 TEST_F(DatasetTest, TooSmallAShardSaysThatATenthIsHeldOut) {
     const Datasets sets = open_datasets(shard("one.bin", 33), "", Bytes(65536), directory);
     EXPECT_CONTAINS(error_of([&] { BatchSampler(sets.train, 1, 32, 0); }),

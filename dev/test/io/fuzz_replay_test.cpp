@@ -1,6 +1,6 @@
-// Every fuzzed reader (dev/fuzz) on its seeds, on what once crashed it, and on a fixed run of mutations: here by any
-// compiler, with `make fuzz` by libFuzzer for as long as one likes. The tests' address and undefined behaviour
-// sanitizers watch it in SANITIZE=address,undefined.
+// Runs every fuzzed reader (dev/fuzz) on its seeds, on inputs that once crashed it, and on a fixed series of mutations.
+// This works with any compiler; `make fuzz` runs libFuzzer for any time. With SANITIZE=address,undefined the sanitizers
+// check it.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -16,7 +16,7 @@
 
 namespace {
 
-// What the formats are sensitive to.
+// Words to which the formats are sensitive.
 const std::vector<std::string> words = {"[",
                                         "]",
                                         "{",
@@ -89,7 +89,7 @@ private:
 class FuzzReplay : public ::testing::TestWithParam<const FuzzTarget*> {};
 
 TEST_P(FuzzReplay, OnlyInputErrorsComeOut) {
-    omp_set_num_threads(1);  // a few bytes of text are no work to share
+    omp_set_num_threads(1);  // a few bytes of text are not worth several threads
     const FuzzTarget& target = *GetParam();
     std::vector<std::string> inputs = target.seeds();
     ASSERT_FALSE(inputs.empty());

@@ -1,6 +1,5 @@
-// Files made to cost much: what a reader allocates stays a small multiple of the file's size, and its time near the
-// size too, whatever counts, nestings and repetitions the file holds. Mutations of small files (dev/fuzz) cannot show
-// that.
+// Files made to be expensive. A reader's memory and time must stay a small multiple of the file's size, whatever
+// counts, nestings and repetitions the file contains. Mutations of small files (dev/fuzz) cannot show that.
 #include <gtest/gtest.h>
 #ifdef __APPLE__
 #include <malloc/malloc.h>
@@ -38,7 +37,7 @@ void count(int64_t bytes) {
 
 }  // namespace
 
-// Every allocation of the readers comes by here.
+// Counts every allocation of the readers.
 void* operator new(size_t size) {
     void* p = std::malloc(size);
     if (!p) throw std::bad_alloc();

@@ -1,4 +1,5 @@
-// Model directories: read as transformers writes them, and refused where it would compute otherwise than we do.
+// Model directories: read as transformers writes them, and refused if transformers would compute something else than
+// this program.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -35,7 +36,7 @@ protected:
             config[key] = value;
         write_bytes(dir + "/config.json", config.dump());
     }
-    // The tensors as they stand in the directory, to be written again otherwise
+    // The tensors of the directory, to be written again with changes.
     std::map<std::string, std::vector<float>> tensors;
     std::vector<TensorToWrite> load() {
         const SafetensorsFile file(dir + "/model.safetensors");
@@ -153,7 +154,7 @@ TEST_F(ModelDirectory, ReadsShardedModels) {
     expect_bad({dir, "pytorch_model.bin", "model.safetensors", "save_pretrained"});
 }
 
-// What transformers would compute otherwise than we do, and counts that cannot be
+// Settings with which transformers would compute something else, and impossible counts.
 TEST_F(ModelDirectory, RefusesOtherConfigurations) {
     const std::string path = dir + "/config.json", original = read_bytes(path);
     const auto bad = [&](const std::string& key, const json& value, std::vector<std::string> parts) {
@@ -196,8 +197,8 @@ TEST_F(ModelDirectory, RefusesOtherConfigurations) {
     expect_refused([&] { read_model_config(dir); }, {dir, "config.json"});
 }
 
-// Names for what this program computes. Of transformers 5's activations these five are within 5e-7 of gelu_new in
-// fp32 from -12 to 12; "gelu" differs by 5e-4. Attention's scores are fp32 here in any case.
+// Other names for the computation of this program. Of transformers 5's activations these five are within 5e-7 of
+// gelu_new in fp32 from -12 to 12; "gelu" differs by 5e-4. Attention scores are always fp32 here.
 TEST_F(ModelDirectory, AcceptsOtherNamesForTheSameComputation) {
     for (const char* name : {"gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"}) {
         edit_config("activation_function", name);
@@ -207,7 +208,7 @@ TEST_F(ModelDirectory, AcceptsOtherNamesForTheSameComputation) {
     EXPECT_EQ(read(), parameters);
 }
 
-// save_model of safetensors writes tensors that share memory under one of their names; its metadata tells the others.
+// save_model of safetensors writes tensors that share memory under one of their names; the metadata has the others.
 TEST_F(ModelDirectory, ReadsTiedTensorsUnderAnyOfTheirNames) {
     const auto rename = [](std::vector<TensorToWrite> list, const std::string& from, const std::string& to) {
         pick(list, from).name = to;
@@ -247,7 +248,7 @@ TEST_F(ModelDirectory, ReadsTiedTensorsUnderAnyOfTheirNames) {
     expect_bad({"config.json", "tie_word_embeddings", "found false, expected true"});
 }
 
-// config.json says one thing, the tensors another
+// config.json and the tensors contradict each other.
 TEST_F(ModelDirectory, RefusesTensorsThatDoNotFit) {
     const std::string path = dir + "/model.safetensors", config = read_bytes(dir + "/config.json");
     edit_config("vocab_size", 100);

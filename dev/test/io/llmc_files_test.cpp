@@ -1,4 +1,4 @@
-// llm.c's model and debug-state files, byte for byte, and what is refused.
+// llm.c's model and debug-state files: their bytes, and files that are refused.
 #include "io/model/llmc_files.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the tests of model files share: a tokenizer, parameters, what a refusal must say, a full disk.
+// Shared by the tests of model files: a tokenizer, parameters, a check of refusals, and a full disk.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ inline void expect_refused(const std::function<void()>& action, const std::vecto
     }
 }
 
-// While it lives, no file may grow beyond `bytes`, as on a full disk.
+// While it exists, no file can grow beyond `bytes`, as on a full disk.
 class FullDisk {
 public:
     explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

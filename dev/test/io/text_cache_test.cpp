@@ -1,5 +1,5 @@
-// The tokens made from a text and kept beside a run: a flipped bit in them or in their record is found and reported
-// before anything is trained on it, and the text is tokenized again.
+// The cached tokens of a text: a flipped bit in them or in their record is found and reported before anything is
+// trained on them, and the text is tokenized again.
 #include "io/data/text_cache.h"
 
 #include <unistd.h>
@@ -32,7 +32,7 @@ protected:
             for (int64_t i = 0; i < tokens.size(); i++) bytes += static_cast<char>(tokens.tokens()[i]);
         return bytes;
     }
-    // Opens the cache, whose tokens must be the text's. Returns what was reported.
+    // Opens the cache, whose tokens must be the text's. Returns the messages.
     std::string opened() const {
         std::string reported;
         EXPECT_EQ(error_of([&] {
@@ -67,7 +67,7 @@ TEST_F(TextCache, AFlippedBitInAShardIsReportedAndMended) {
     opened();
     EXPECT_EQ(opened(), "");
     const std::string good = read_bytes(shard);
-    // In the magic number, the version, the number of tokens, the header's unused rest, the first and the last token.
+    // A bit in the magic number, the version, the number of tokens, the header's unused rest, the first and last token.
     for (const size_t byte : {size_t{0}, size_t{4}, size_t{8}, size_t{500}, size_t{1024}, good.size() - 1}) {
         write_bytes(shard, with_bit_flipped(good, 8 * byte));
         const std::string said = opened();
@@ -79,7 +79,7 @@ TEST_F(TextCache, AFlippedBitInAShardIsReportedAndMended) {
     }
 }
 
-// Whether it is reported or not: another record is one of other tokens.
+// Whether the damage is reported or not: a damaged record may describe other tokens, which are not used.
 TEST_F(TextCache, AFlippedBitInTheRecordNeverGivesOtherTokens) {
     opened();
     const std::string good = read_bytes(record);
@@ -103,7 +103,7 @@ TEST_F(TextCache, EveryPartOfALargeShardIsCompared) {
     EXPECT_EQ(opened(), "");
 }
 
-// The first version had no checksums; later ones identified the tokenizer by a hash of 64 bits.
+// The first version had no checksums; later ones identified the tokenizer by a 64-bit hash.
 TEST_F(TextCache, RecordsOfEarlierVersionsAreMadeAnewInSilence) {
     opened();
     const json whole = json::parse(read_bytes(record));
@@ -129,7 +129,7 @@ TEST_F(TextCache, ShardsOfALongerTextGoWithTheirRecord) {
     EXPECT_EQ(listing(cache), (std::vector<std::string>{"data.bin", "data.json", "data_x.bin"}));
 }
 
-// What is no text, and text in another encoding, used to be tokenised without a word.
+// Once, files that are not text, and text in another encoding, were tokenized without a warning.
 TEST_F(TextCache, WhatIsNoTextIsRefusedByName) {
     const auto refuse = [&](const std::string& bytes, const std::string& name, const std::string& remedy) {
         write_bytes(text, bytes + std::string(1000, 'x'));
@@ -187,7 +187,7 @@ TEST_F(TextCache, GzipIsReadAsTheTextInIt) {
     refused(gzipped(std::string(257, 'n') + "ustar\0" + std::string(300, 'x')), "this is a tar archive in gzip data");
 }
 
-// What the user should know about a text is reported once: where it is tokenized, and not for each of its parts.
+// Doubts about a text are reported once: when it is tokenized, not for each of its parts.
 TEST_F(TextCache, WhatATextMayNotBeIsReported) {
     using Lines = std::vector<std::string>;
     const auto expect_notes = [&](const std::string& bytes, const Tokenizer& with, Lines expected) {

@@ -1,4 +1,4 @@
-// Every form of tokenizer file, read and written, and those that must be refused. Needs data/vocab.bpe.
+// Every kind of tokenizer file, read and written, and files that must be refused. Needs data/vocab.bpe.
 #include "io/text/tokenizer_files.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ const Tokenizer& gpt2() {
     return *tokenizer;
 }
 
-// What a loaded tokenizer does, in one value.
+// The behaviour of a loaded tokenizer as one value.
 std::vector<int32_t> behaviour(const Tokenizer& tokenizer) {
     std::vector<int32_t> ids = tokenizer.encode(
         "To be, or not to be: that's the question. Zürich 中文 🙂\n\n  x<|endoftext|>" + std::string(100, 'a'));
@@ -33,7 +33,7 @@ std::vector<int32_t> behaviour(const Tokenizer& tokenizer) {
     return ids;
 }
 
-// Bytes as they are, other ids in brackets.
+// Shows bytes as they are, and other ids in brackets.
 std::string show(const std::vector<int32_t>& ids) {
     std::string text;
     for (const int32_t id : ids)
@@ -82,7 +82,7 @@ TEST_F(TokenizerFiles, BytesComeBackAsBytes) {
     }
 }
 
-// An end of text that is no UTF-8 is in no text, not even in a character's bytes.
+// An end-of-text token that is not UTF-8 is never found in a text, not even within a character's bytes.
 TEST_F(TokenizerFiles, LlmcFilesNameTheirEndOfText) {
     save_llmc_tokenizer(*load_tokenizer("byte"), at("byte.bin"));
     const std::string bytes = read_bytes(at("byte.bin"));
@@ -223,12 +223,12 @@ TEST_F(TokenizerFiles, HuggingFacesFilesComeBackAsTheyWere) {
     EXPECT_EQ(show(tokenizer->encode("<|user|>hi my word<|pad|>")), "[258]hi [259][257]");
     EXPECT_EQ(tokenizer->decode({258, 'h', 'i', ' ', 259, 257}), "<|user|>hi my word<|pad|>");
     EXPECT_EQ(tokenizer->end_of_text(), 256);
-    fs::create_directory(at("one"));  // of one file those that belong to it
+    fs::create_directory(at("one"));  // for a single file, only those that belong to it
     load_tokenizer(at("hf/tokenizer.json"))->save_hugging_face(at("one"));
     EXPECT_EQ(listing(at("one")), listing(at("hf")));
 }
 
-// vocab.json, merges.txt and what the slow tokenizers of transformers wrote beside them, older and newer.
+// vocab.json, merges.txt and the other files of transformers' slow tokenizers, older and newer ones.
 TEST_F(TokenizerFiles, TheSlowTokenizersFilesOpen) {
     fs::create_directory(at("slow"));
     load_tokenizer("byte")->save_hugging_face(at("slow"));

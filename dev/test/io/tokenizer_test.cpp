@@ -1,4 +1,5 @@
-// GPT-2's ids as tiktoken gives them, and byte pairs by their definition. Needs data/vocab.bpe (scripts/get_data.sh).
+// Compares GPT-2's ids with tiktoken's, and byte pairs with their definition. Needs data/vocab.bpe
+// (scripts/get_data.sh).
 #include "io/text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +119,8 @@ TEST(Tokenizer, InvalidUtf8IsReplacedAsInPython) {
               "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF");
 }
 
-// tiktoken's rule: of all neighbours whose bytes joined are a token, the lowest id is merged, the leftmost first.
+// tiktoken's rule: of all neighbours whose joined bytes are a token, those with the lowest id are merged, leftmost
+// first.
 std::vector<int32_t> merge_by_definition(const std::map<std::string, int32_t>& ids, const std::string& piece) {
     std::vector<std::string> parts;
     for (const char c : piece) parts.emplace_back(1, c);
@@ -161,7 +163,7 @@ TEST(Tokenizer, MergesAsByDefinitionShortAndLong) {
     }
 }
 
-// tiktoken looks up whole pieces first; that the merges lead to the same token holds for GPT-2's, and is relied upon.
+// tiktoken looks up whole pieces first. This program relies on GPT-2's merges leading to the same token.
 TEST(Tokenizer, EveryTokensBytesMergeIntoIt) {
     const Vocabulary vocabulary = read_merges_file("data/vocab.bpe");
     BytePairMerger merger(find_byte_ids(vocabulary.tokens));
@@ -173,7 +175,7 @@ TEST(Tokenizer, EveryTokensBytesMergeIntoIt) {
     }
 }
 
-// A run of millions of letters or spaces is one piece: hours if it took quadratic time, an error if it hit a limit.
+// A run of millions of letters or spaces is one piece. Quadratic time would be hours, and a limit would be an error.
 TEST(Tokenizer, LongRunsTakeLinearTime) {
     const auto start = std::chrono::steady_clock::now();
     for (const std::string unit : {"a", " ", "\n", "=", "\xC3\xA9"}) {

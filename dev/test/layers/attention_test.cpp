@@ -1,4 +1,4 @@
-// Causal attention: Cpu, in fp32 and with matmuls of bf16, against Reference, causality, differences, threads, NaN.
+// Causal attention: Cpu, in fp32 and with bf16 matmuls, against Reference, causality, differences, threads, NaN.
 #include "layers/attention_cpu.h"
 
 #include "device/bf16.h"
@@ -22,7 +22,7 @@ std::vector<Shape> shapes() {
     return all;
 }
 
-// Values that bf16 holds, where matmuls are of bf16: what these round is then only what attention itself makes.
+// With bf16 matmuls the inputs are exact in bf16, so that only attention's intermediate values are rounded.
 Values operands(MatmulKind matmul_kind, int64_t n, double size = 1) {
     std::vector<double> values = uniform(n, size);
     if (matmul_kind == MatmulKind::bf16)
@@ -64,12 +64,11 @@ struct Tensors {
     Values qkv, out, logsumexp, dout, dqkv;
 };
 
-// What a result may lose, in roundoffs. Sums lose 8 of their terms (layers/matmul_test): a score loses 8 of the sum of
-// |q k| / sqrt(hs), at most `score_error` in a row; e^x turns that into as large a share of a probability, twice with
-// the denominator's, and adds its own rounding, its argument's and its sum's, 8 together. In the backward dscore is a
-// difference of two sums and loses 8 of both beside. Probabilities below 1e-45 are 0 in float. As factors of bf16
-// probabilities and dscore are rounded to 8 bits instead of 24, which costs them 2^16 beside, and each below 1.2e-38 is
-// 0.
+// The allowed errors, in roundoffs. Sums lose 8 of their terms (layers/matmul_test): a score loses 8 of the sum of |q
+// k| / sqrt(hs), at most `score_error` in a row. e^x turns that into the same share of a probability, twice with the
+// denominator's; its own rounding, its argument's and its sum's are 8 together. In the backward, dscore is a difference
+// of two sums, and also loses 8 of both. Probabilities below 1e-45 are 0 in float. As bf16 operands, probabilities and
+// dscore are rounded to 8 bits instead of 24, which costs another 2^16, and those below 1.2e-38 are 0.
 void set_magnitudes(Tensors& t) {
     const int64_t B = t.s.B, T = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
@@ -143,7 +142,7 @@ std::vector<MatmulKind> matmul_kinds() {
 class Attention : public ::testing::TestWithParam<MatmulKind> {};
 INSTANTIATE_TEST_SUITE_P(MatmulKind, Attention, ::testing::ValuesIn(matmul_kinds()),
                          [](const auto& of) { return of.param == MatmulKind::bf16 ? "bf16" : "fp32"; });
-// One key: its probability is 1, and out its value as the matmul rounds it.
+// One key: its probability is 1, and out is its value as an operand of the matmul.
 TEST(AttentionOfBf16, RoundsValues) {
     if (!why_not_bf16().empty()) GTEST_SKIP() << why_not_bf16();
     const float qkv[] = {1, 1, 1 + 0x1p-9f};
@@ -155,7 +154,7 @@ TEST(AttentionOfBf16, RoundsValues) {
     EXPECT_EQ(out, 1);
 }
 
-// On one thread: that more give the same bits has its own test.
+// On one thread; another test checks that more threads give the same bits.
 TEST_P(Attention, CpuAgreesWithReference) {
     const Threads one(1);
     for (const Shape& s : shapes()) {
@@ -188,8 +187,8 @@ TEST_P(Attention, ScoresThatRiseOrFallAlongTheKeys) {
     }
 }
 
-// q·k overflows to -inf for the first 250 keys, which the later queries must not notice, also where a whole block of
-// keys is such.
+// q·k overflows to -inf for the first 250 keys, which must not affect later queries, even if a whole block of keys
+// overflows.
 TEST_P(Attention, KeysWithAScoreOfMinusInfinityCountNothing) {
     Tensors t(GetParam(), {1, 300, 1, 16}, 0.5);
     Cpu cpu(GetParam());
@@ -259,12 +258,12 @@ TEST_P(Attention, BitsDoNotDependOnTheThreads) {
         });
 }
 
-// Which elements of a (B,T,k*C) tensor lie in sequence 1, head 1.
+// Whether an element of a (B,T,k*C) tensor is in sequence 1, head 1.
 bool in_head(const Shape& s, int64_t i, int64_t k) { return i / (s.T * k * s.C()) == 1 && i % s.C() / s.hs == 1; }
 
 const Shape nan_shape{2, 210, 2, 19};
 const std::vector<int64_t> nan_positions = {0, 33, 95, 96, 200, 209};
-// A NaN in sequence 1, head 1, channel 4, of what stands at `offset` in a row of a (B,T,k*C) tensor.
+// Sets a NaN in sequence 1, head 1, channel 4 of the part at `offset` in a row of a (B,T,k*C) tensor.
 void put_nan(Values& values, const Shape& s, int64_t position, int64_t k, int64_t offset) {
     values.cpu.get()[((1 * s.T + position) * k + offset) * s.C() + s.hs + 4] = NAN;
 }

@@ -16,7 +16,7 @@ struct Tensors {
     explicit Tensors(const Shape& shape, double size = 1)
         : s(shape),
           inp(random_values(s.N * s.C, size)),
-          weight(padded_with(nan64)),  // padding rows must stay out: NaN in them would show
+          weight(padded_with(nan64)),  // padding rows must not be used: a NaN in them would be noticed
           losses(nan_values(s.N)),
           dinp(nan_values(s.N * s.C)),
           dweight(padded_with(7)) {
@@ -43,10 +43,10 @@ struct Tensors {
     std::vector<int32_t> targets;
 };
 
-// A logit is a sum of C products, off by 8 roundoffs of its terms' sum (layers/matmul_test). The denominator's lanes
-// add `adds` numbers, and each sum is rounded; half of them, as the sums begin small. A loss adds two logits' errors,
-// the denominator's, and some roundings of the largest logit and of the logarithm. A probability is off by the same
-// share of itself; so is its term in dinp and dweight, whose sums lose 8 more.
+// A logit is a sum of C products, with an error of 8 roundoffs of its terms' sum (layers/matmul_test). The
+// denominator's lanes add `adds` numbers, and each sum is rounded; half of that, as the sums begin small. A loss has
+// the errors of two logits and of the denominator, and some roundings of the largest logit and of the logarithm. A
+// probability has the same relative error; so has its term in dinp and dweight, whose sums lose 8 more.
 void set_magnitudes(Tensors& t) {
     Magnitude size;
     Reference<double> exact;
@@ -104,7 +104,7 @@ TEST(Classifier, ManyChunksOfRows) {  // at 2^24 / V rows, but at least 64
     EXPECT_GT(classifier::chunks(340, 50257), 1);
 }
 
-// Of 64 MiB of logits at most, which is what keeps them out of the memory plan, but never of less than 64 rows.
+// A chunk has at most 64 MiB of logits, so that they take little memory, but never less than 64 rows.
 TEST(Classifier, ChunksHaveTheirSize) {
     EXPECT_EQ(classifier::chunks(65536, 256), 1);
     EXPECT_EQ(classifier::chunks(65537, 256), 2);
@@ -112,7 +112,7 @@ TEST(Classifier, ChunksHaveTheirSize) {
     EXPECT_EQ(classifier::chunks(65, 1 << 20), 2);
 }
 
-// Of one token, whose loss is 0 whatever its logit is, and whatever the next row's.
+// A vocabulary of one token: the loss is 0, whatever its logit and the next row's are.
 TEST(Classifier, AVocabularyOfOne) {
     Cpu cpu;
     const float inp[] = {-500, 500}, weight[] = {1};
@@ -123,7 +123,7 @@ TEST(Classifier, AVocabularyOfOne) {
     EXPECT_EQ(losses[1], 0);
 }
 
-// As at the start of a training: each of the denominator's lanes adds thousands of terms near 1.
+// As at the start of training: each of the denominator's lanes adds thousands of terms near 1.
 TEST(Classifier, NearlyEqualLogitsOfALargeVocabulary) {
     for (const double size : {0.0, 0.01, 0.02, 0.1}) {
         Tensors t({40, 1, 50257}, size);

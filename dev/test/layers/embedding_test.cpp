@@ -45,8 +45,8 @@ TEST(Embedding, CpuAgreesWithReference) {
         Magnitude magnitude;
         t.run(cpu, s), t.run(reference, s), t.run(magnitude, s);
         t.out.expect_close("out", roundoff);  // one addition
-        // Sums over a token's places and over the batch: each partial sum, smaller than the magnitude, is rounded once,
-        // and the roundings' signs differ.
+        // Sums over a token's places and over the batch: each partial sum, which is smaller than the magnitude, is
+        // rounded once, and the signs of the rounding errors differ.
         t.dwte.expect_close("dwte", 8 * roundoff);
         t.dwpe.expect_close("dwpe", 8 * roundoff);
     }

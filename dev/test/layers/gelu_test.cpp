@@ -5,9 +5,10 @@
 
 namespace {
 
-// How much the float formulas can lose, in roundoffs, given the sigmoid s of z = 2u. Three roundings of z shift s by
-// 3 |z| s (1 - s); e^-z (1.25 ulp: 2.5), the sum and the quotient add 5 s. e^-z overflows where s is below 3e-39. And
-// the oracle's own 1 + tanh(u) cancels: 2^-53, or 2^-29 roundoffs, are lost of it.
+// The error of the float formulas in roundoffs, given the sigmoid s of z = 2u. Three roundings of z change s by 3 |z| s
+// (1
+// - s); e^-z (1.25 ulp: 2.5), the sum and the quotient add 5 s. e^-z overflows if s is below 3e-39. The oracle's own 1
+// + tanh(u) cancels too: it loses 2^-53, or 2^-29 roundoffs.
 struct Losses {
     explicit Losses(double x) {
         const double cubic = gelu_cubic * x * x, z = 2 * gelu_scale * x * (1 + cubic);

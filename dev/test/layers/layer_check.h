@@ -1,4 +1,4 @@
-// What the layers' tests share: buffers that notice a stray access, the same call on both devices, comparisons.
+// Shared by the layers' tests: buffers that detect stray accesses, the same call on both devices, comparisons.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ inline std::vector<double> uniform(int64_t n, double size = 1) {
     return x;
 }
 
-// Floats behind which lies a page that nobody may read or write, and before which lie NaNs: a result that reads one of
-// these is NaN, and the destructor checks that none was written. Where the floats are a multiple of a vector long they
-// start on a vector's boundary, else off it, as a tensor inside a flat buffer may.
+// Floats between NaNs and an inaccessible page, which follows them. A result that reads one of the NaNs is NaN, and the
+// destructor checks that none was written. If the number of floats is a multiple of a vector, they start on a vector's
+// boundary, otherwise not, as tensors in a flat buffer may.
 class Padded {
 public:
     explicit Padded(const std::vector<double>& values)
@@ -58,14 +58,14 @@ public:
     int64_t size() const { return size_; }
 
 private:
-    static constexpr size_t pad = 61, page = 1 << 14;  // a multiple of every system's
+    static constexpr size_t pad = 61, page = 1 << 14;  // a multiple of every system's page size
     static constexpr uint32_t poison = 0x7fc0dead;
     int64_t size_;
     size_t bytes;
     char* memory;
 };
 
-// A device whose scratch memory holds NaNs, as that of a device that has computed something else may.
+// A device whose scratch memory contains NaNs, as it may after another computation.
 inline Cpu cpu_with_stale_scratch(MatmulKind matmul_kind = MatmulKind::fp32) {
     constexpr int64_t count = 1 << 19;
     Cpu cpu(matmul_kind);
@@ -76,8 +76,8 @@ inline Cpu cpu_with_stale_scratch(MatmulKind matmul_kind = MatmulKind::fp32) {
     return cpu;
 }
 
-// Runs a layer that is linear in each argument on the arguments' absolute values: what it returns is the size that a
-// result's terms have together, which is what rounding errors grow with.
+// Runs a layer that is linear in each argument on the arguments' absolute values. It returns the total size of a
+// result's terms, to which rounding errors are proportional.
 struct Magnitude : Reference<double> {};
 
 // One tensor of a layer on every device: the float values on Cpu, the same numbers in double on Reference.
@@ -93,7 +93,7 @@ public:
     double operator[](int64_t i) const { return exact[static_cast<size_t>(i)]; }
     int64_t size() const { return cpu.size(); }
 
-    // |Cpu - Reference| <= tolerance * magnitude for every element, so that NaN fails.
+    // Expects |Cpu - Reference| <= tolerance * magnitude for every element, so that NaN fails.
     void expect_close(const char* name, double tolerance) const {
         int64_t bad = 0, worst = 0;
         double largest = 0;
@@ -118,7 +118,7 @@ inline Values random_values(int64_t n, double size = 1) { return Values(uniform(
 // An output that must be overwritten.
 inline Values nan_values(int64_t n) { return Values(std::vector<double>(static_cast<size_t>(n), nan64)); }
 
-// Sets the number of OpenMP threads for a scope. A Cpu has scratch for the threads there are when it is made.
+// Sets the number of OpenMP threads for a scope. A Cpu has scratch memory for the number of threads when it is made.
 class Threads {
 public:
     explicit Threads(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
@@ -133,7 +133,7 @@ inline void append(std::vector<float>& all, const Values& values) {
     all.insert(all.end(), values.cpu.get(), values.cpu.get() + values.size());
 }
 
-// `run(dev)` returns everything that a layer computes from inputs that are the same each time.
+// `run(dev)` returns all results of a layer, from the same inputs each time.
 inline void expect_same_bits_for_any_thread_count(const std::function<std::vector<float>(Cpu&)>& run) {
     std::vector<float> one;
     for (const int threads : {1, 2, 3}) {
@@ -147,7 +147,7 @@ inline void expect_same_bits_for_any_thread_count(const std::function<std::vecto
     }
 }
 
-// NaN exactly where `expected(i)`.
+// Expects NaN exactly where `expected(i)` is true.
 inline void expect_nan_only_where(const char* name, const Values& values,
                                   const std::function<bool(int64_t)>& expected) {
     for (int64_t i = 0; i < values.size(); ++i)
@@ -160,8 +160,9 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
     return sum;
 }
 
-// The derivative of f() in a random direction of x, by central differences, against the gradient's. f reads x.
-// Errors: h² of the third derivative and 1e-16 / h of f, some 1e-10 for values near 1; a wrong term is above 1e-3.
+// Compares the derivative of f() in a random direction of x, by central differences, with the gradient's. f reads x.
+// The errors are h² of the third derivative and 1e-16 / h of f, some 1e-10 for values near 1; a wrong term gives above
+// 1e-3.
 inline void expect_gradient(const char* name, const std::function<double()>& f, std::vector<double>& x,
                             const std::vector<double>& gradient, double tolerance = 1e-7, double h = 1e-5) {
     ASSERT_EQ(gradient.size(), x.size());

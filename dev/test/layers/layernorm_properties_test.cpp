@@ -1,5 +1,5 @@
-// What makes it LayerNorm: which values share their statistics, what the normalised rows and their gradients obey, and
-// input that breaks a careless implementation. BatchNorm beside it shows the opposite.
+// The properties of LayerNorm: which values share statistics, the properties of normalized rows and of their gradients,
+// and input that breaks a careless implementation. BatchNorm on the same input shows the opposite.
 #include <numeric>
 
 #include "dev/layernorm/batchnorm.h"
@@ -39,7 +39,7 @@ TEST(LayerNormProperties, BeforeTheAffineStepRowsHaveMean0AndDeviation1) {
                     mean += static_cast<double>(ln.out[row * C + c]) / static_cast<double>(C);
                 for (int64_t c = 0; c < C; ++c)
                     squares += std::pow(static_cast<double>(ln.out[row * C + c]) - mean, 2) / static_cast<double>(C);
-                // eps takes its share: the variance becomes v / (v + eps) = 1 - eps * rstd²
+                // eps reduces the variance to v / (v + eps) = 1 - eps * rstd².
                 const double r = static_cast<double>(ln.rstd[static_cast<size_t>(row)]);
                 EXPECT_LT(std::abs(mean), 1e-6) << C << " " << spread;
                 EXPECT_NEAR(std::sqrt(squares), std::sqrt(1 - 1e-5 * r * r), 1e-5) << C << " " << spread;
@@ -137,7 +137,7 @@ TEST(BatchNormBeside, EvaluationIsNotTraining) {
 
 // ---- the gradient ---------------------------------------------------------------------------------------------------
 
-// LayerNorm does not see a shift of the row, nor, up to eps, its scale: no gradient points along either.
+// LayerNorm is invariant to a shift of the row and, up to eps, to its scale: no gradient points along either.
 TEST(LayerNormProperties, DxSumsTo0AndIsOrthogonalToNorm) {
     for (const int64_t C : {2, 17, 768})
         for (const bool with_weight : {true, false}) {
@@ -158,7 +158,7 @@ TEST(LayerNormProperties, DxSumsTo0AndIsOrthogonalToNorm) {
                     sum += d, along_norm += d * norm, dnorm_norm += dnorm * norm;
                     size += r * std::abs(dnorm) * (1 + std::abs(norm));
                 }
-                // A dozen roundings in each term. eps leaves a share eps / (variance + eps) = eps * r² along norm.
+                // Each term has a dozen roundings. eps leaves a share eps / (variance + eps) = eps * r² along norm.
                 EXPECT_LE(std::abs(sum), 12 * roundoff * size);
                 EXPECT_LE(std::abs(along_norm - r * dnorm_norm * 1e-5 * r * r), 12 * roundoff * size * 2);
             }
@@ -174,7 +174,8 @@ TEST(LayerNormProperties, AConstantRowIsAllZeros) {
     }
 }
 
-// Squares of 1e4 leave 1e8 * 2^-24 = 6 beside a variance of 1e-4: E[x²] - E[x]² would be noise, or negative.
+// Squares of 1e4 have an error of 1e8 * 2^-24 = 6, compared with a variance of 1e-4: E[x²] - E[x]² would be noise, or
+// negative.
 TEST(LayerNormProperties, ASmallSpreadFarFrom0Survives) {
     for (const int64_t C : {4, 33, 768}) {
         const Floats inp = floats([&] {
@@ -191,7 +192,7 @@ TEST(LayerNormProperties, ASmallSpreadFarFrom0Survives) {
         float near_square = 0, near_mean = 0;
         for (const float x : inp) near_square += x * x / static_cast<float>(C), near_mean += x / static_cast<float>(C);
         squares = static_cast<double>(near_square - near_mean * near_mean);
-        EXPECT_GT(std::abs(squares - variance), 100 * variance);  // what the one-pass form makes of the same row
+        EXPECT_GT(std::abs(squares - variance), 100 * variance);  // the result of the one-pass formula for the same row
     }
 }
 

@@ -1,5 +1,5 @@
-// LayerNorm: Cpu against Reference in float and bf16, fused residual, hard rows, optional arguments, results past the
-// caches, differences, threads, NaN.
+// LayerNorm: Cpu against Reference in float and bf16, fused residual, hard rows, optional arguments, streaming stores,
+// differences, threads, NaN.
 #include "layers/layernorm_cpu.h"
 
 #include "dev/test/layers/layer_check.h"
@@ -43,12 +43,12 @@ struct Tensors {
     Values inp, weight, bias, out, mean, rstd, dout, dresidual, dinp, dweight, dbias;
 };
 
-// A lane sums C/W terms: roundings of random sign, each of a partial sum, grow as their number's root; 4 more
-// for the lanes' sum, the division and the rounding to float.
+// A lane sums C/W terms: rounding errors of random sign, one per partial sum, grow as the root of their number; 4 more
+// are for the lanes' sum, the division and the rounding to float.
 double sum_error(int64_t C) { return 4 + std::sqrt(static_cast<double>(C) / simd::W); }
 
-// How far the results may be off, in roundoffs. In float the mean is known to one roundoff of itself, and to those of a
-// sum of the distances from it; seen through the norm that is as much of the row's spread, 1 / rstd.
+// The allowed errors in roundoffs. In float the mean has an error of one roundoff of itself, and those of a sum of the
+// distances from it; in the norm that is relative to the row's spread, 1 / rstd.
 void forward_magnitudes(Tensors& t, const Options& o) {
     const double loss = sum_error(t.C);
     for (int64_t row = 0; row < t.N; ++row) {
@@ -107,7 +107,7 @@ TEST(LayerNorm, EpsIsAnArgument) {
     }
 }
 
-// The fused layer is an addition and the plain layer, to the last bit; residual may be one of what it is the sum of.
+// The fused layer equals an addition and the plain layer, to the last bit; residual may be one of its own summands.
 TEST(LayerNorm, ResidualForwardIsAdditionThenForward) {
     for (const auto& [N, C] : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{N, C}));
@@ -152,7 +152,8 @@ TEST(LayerNorm, BF16IsFloatRoundedAtTheEnd) {
             return r;
         };
         const Results cpu = run(Cpu{}), reference = run(Reference<float>{});
-        // Floats that differ in their last places may round to neighbours: 2^-7 of the value. Statistics are floats.
+        // Floats that differ in their last bits may round to neighbouring bf16: 2^-7 of the value. Statistics are
+        // floats.
         const auto expect_near = [](const char* name, const auto& a, const auto& b, double relative, double absolute) {
             for (size_t i = 0; i < a.size(); ++i)
                 ASSERT_LE(std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])),
@@ -171,7 +172,7 @@ TEST(LayerNorm, BF16IsFloatRoundedAtTheEnd) {
     }
 }
 
-// Results of 16 MiB and more are stored past the caches: the same bits as the same rows a few at a time.
+// Results of 16 MiB and more are written by streaming stores: the bits are those of the same rows a few at a time.
 template <class S>
 void expect_same_bits_past_the_caches(int64_t N, int64_t C, int64_t few) {
     Cpu cpu;
@@ -238,7 +239,7 @@ TEST(LayerNorm, ARowThatBeginsUnlikeItsRest) {
     }
 }
 
-// The mean of equal values is that value, to the last bit: half a unit off, times rstd, would show.
+// The mean of equal values is that value, to the last bit: an error of half a unit, times rstd, would be noticed.
 TEST(LayerNorm, AConstantRowBecomesTheBias) {
     for (const double value : {3.0, 3.7, -1e4, 1e8})
         for (const int64_t C : {1, 4, 5, 64, 768, 1600}) {
@@ -301,7 +302,7 @@ void expect_backward(Tensors& t, const Outputs& o) {
         t.dinp.expect_close("dinp", (sum_error(t.C) + 4) * roundoff);  // 4: norm, its products, the differences
     else
         expect_nan_only_where("dinp", t.dinp, [](int64_t) { return true; });
-    // sums over at most 64 runs of N/64 rows, of products with 3 roundings each; not asked for: unchanged
+    // Sums over at most 64 runs of N/64 rows, of products with 3 roundings each. If not requested, they are unchanged.
     t.dweight.expect_close("dweight", o.dweight ? 8 * roundoff : 0);
     t.dbias.expect_close("dbias", o.dbias ? 8 * roundoff : 0);
 }

@@ -6,8 +6,8 @@
 namespace {
 
 // A sum of K products in float: every partial sum is rounded once. As the products' signs differ, partial sums are
-// small beside the sum of the |products|, and as the roundings' signs differ, most of them cancel: whatever K is, some
-// 0.6 of a roundoff of that sum is lost, and the largest of a million results was seen to lose 4.4.
+// small compared with the sum of the |products|; as the rounding errors' signs differ, most of them cancel. For any K,
+// some 0.6 of a roundoff of that sum is lost, and 4.4 in the worst of a million results.
 constexpr double sum_error = 8 * roundoff;
 
 struct Shape {
@@ -26,7 +26,7 @@ std::vector<Shape> shapes() {
 }
 
 // More than a block of rows, of columns and of the sum, in each of the three matmuls; and so many rows that the
-// gradient of the weights is the sum of two halves'.
+// gradient of the weights is computed as the sum of two halves.
 const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100},
                               {241, 257, 263}, {9, 800, 1700}, {1001, 50, 130}};
 
@@ -44,7 +44,7 @@ struct Tensors {
           dweight(random_values(s.OC * s.C)),
           dbias(random_values(s.OC)) {}
     Values inp, weight, bias, residual, pre, out, dout;
-    Values hidden;  // what inp is the GELU of, in matmul_gelu_backward
+    Values hidden;  // the input of the GELU whose output is inp, in matmul_gelu_backward
     Values dinp, dweight, dbias;
 };
 
@@ -56,7 +56,7 @@ void on_all_devices(const F& run, MatmulKind matmul_kind = MatmulKind::fp32) {
     run(cpu), run(reference), run(magnitude);
 }
 
-// The shapes are run on one thread: that more give the same bits has its own test.
+// The shapes are run on one thread; another test checks that more threads give the same bits.
 class Matmul : public ::testing::TestWithParam<bool> {};
 
 void expect_forward(const Shape& s, bool with_bias, MatmulKind matmul_kind = MatmulKind::fp32) {
@@ -96,7 +96,7 @@ TEST_P(Matmul, BackwardAgreesWithReference) {
 INSTANTIATE_TEST_SUITE_P(Bias, Matmul, ::testing::Bool(),
                          [](const auto& with) { return with.param ? "with" : "without"; });
 
-// Both ways to be as exact as fp32, whichever this machine takes.
+// Both kinds of matmul that are as exact as fp32, whichever this machine prefers.
 TEST(Matmul, ManyBlocks) {
     for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::fma})
         for (const int threads : {1, 2}) {
@@ -145,7 +145,7 @@ TEST(MatmulGelu, BackwardAgreesWithReference) {
     }
 }
 
-// What `--recompute gelu` promises.
+// `--recompute gelu` gives the same bits.
 TEST(MatmulGelu, BackwardMakesItsInputAgainToTheBit) {
     for (const Shape& s : shapes()) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.OC}));
@@ -237,7 +237,7 @@ TEST(Matmul, BitsDoNotDependOnTheThreads) {
         });
 }
 
-// Results on a vector's boundary and so large that they go past the caches, beside the same that do not.
+// Compares results on a vector's boundary, large enough for streaming stores, with the same results without them.
 TEST(Matmul, PastTheCachesAreTheSameBits) {
     Cpu cpu;
     const auto random = [](int64_t n) {

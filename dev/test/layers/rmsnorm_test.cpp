@@ -27,7 +27,7 @@ struct Tensors {
     Values inp, branch, weight, residual, out, rrms, dout, dresidual, dinp, dweight;
 };
 
-// Roundings as in the layernorm's test: of a sum in a lane, and a few more.
+// Rounding errors as in layernorm's test: those of a sum in a lane, and a few more.
 double sum_error(int64_t C) { return 4 + std::sqrt(static_cast<double>(C) / simd::W); }
 
 TEST(RMSNorm, ForwardAgreesWithReference) {
@@ -47,7 +47,7 @@ TEST(RMSNorm, ForwardAgreesWithReference) {
                                         weight ? t.weight.on(dev) : nullptr, N, C);
                 };
                 run(cpu), run(reference);
-                // A sum's rounding is relative to its terms, which may cancel.
+                // A sum's rounding error is relative to its terms, which may cancel.
                 for (int64_t i = 0; i < N * C; ++i) {
                     const double w = weight ? std::abs(t.weight[i % C]) : 1;
                     const double x = std::abs(t.inp[i]) + (fused ? std::abs(t.branch[i]) : 0);
@@ -160,7 +160,8 @@ TEST(RMSNorm, BF16IsFloatRoundedAtTheEnd) {
             return r;
         };
         const Results cpu = run(Cpu{}), reference = run(Reference<float>{});
-        // Floats that differ in their last places may round to neighbours: 2^-7 of the value; twice, for out.
+        // Floats that differ in their last bits may round to neighbouring bf16: 2^-7 of the value, and twice that for
+        // out.
         const auto expect_near = [](const char* name, const auto& a, const auto& b, double relative, double absolute) {
             for (size_t i = 0; i < a.size(); ++i)
                 ASSERT_LE(std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])),
@@ -223,7 +224,7 @@ TEST(RMSNorm, NaNStaysInItsRow) {
     t.inp.on(cpu)[4 * 37 + 36] = NAN, t.inp.on(cpu)[7 * 37] = INFINITY;
     rmsnorm_forward(cpu, t.out.on(cpu), t.rrms.on(cpu), t.inp.on(cpu), t.weight.on(cpu), 9, 37);
     expect_nan_only_where("rrms", t.rrms, [](int64_t row) { return row == 4; });
-    // One infinity among numbers: they become 0 beside it, itself infinity * 0.
+    // One infinity among numbers: they become 0, and the infinity becomes infinity * 0.
     expect_nan_only_where("out", t.out, [](int64_t i) { return i / 37 == 4 || i == 7 * 37; });
     EXPECT_EQ(t.rrms.on(cpu)[7], 0);
 }

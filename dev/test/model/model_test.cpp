@@ -1,4 +1,4 @@
-// The whole model: its gradients, its devices against each other, and what training relies on.
+// The whole model: its gradients, its devices compared with each other, and properties on which training relies.
 #include <map>
 
 #include "gpt2.h"
@@ -47,7 +47,7 @@ struct Trial {
     std::vector<double> gradients(const Parameter& p) const {
         return {model.gradients.get() + p.offset, model.gradients.get() + p.offset + p.copies * p.piece()};
     }
-    // Of one more batch: += its gradients.
+    // The loss of one more batch; its gradients are added.
     double loss(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {
         model.forward_backward(x, y, B, T, scale);
         return model.loss();
@@ -242,8 +242,8 @@ TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
     EXPECT_EQ(t.model.update({}, 3).grad_norm, 0);
 }
 
-// Layer by layer, from each parameter's own gradient and moments: in the model the matrices are slices of three flat
-// buffers.
+// Compares the update with one from each matrix's own gradient and moments: in the model the matrices are slices of
+// three flat buffers.
 TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
     Trial<Exact> t(small, random_parameters(small.config));
     GPT2<Exact>& model = t.model;

@@ -1,4 +1,4 @@
-// Muon against scripts/dump_muon.py: the formula in float64, and torch.optim.Muon.
+// Compares Muon with scripts/dump_muon.py: the formula in float64, and torch.optim.Muon.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Breaks one layer at a time, and sees test_gpt2's comparison with PyTorch fail, by the tolerances that it uses.
+// Breaks one layer at a time, and checks that test_gpt2's comparison with PyTorch then fails, with its own tolerances.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ struct Fault {
     int calls = 0;  // of the layer that has it
 };
 
-// A device whose layers are Device's, but for the fault.
+// A device whose layers are Device's, except for one fault.
 template <class Device>
 struct Mutant : Device {
     explicit Mutant(Fault& f) : fault(&f) {}
@@ -304,7 +304,7 @@ class Fine : public Mutations {};
 TEST_P(Fine, FaultFailsInDouble) { expect_noticed<Reference<double>>(GetParam(), tolerance_double); }
 INSTANTIATE_TEST_SUITE_P(Mutation, Fine, ::testing::ValuesIn(fine), name_of);
 
-// What the verdict itself rests on.
+// The comparison itself.
 TEST(Comparison, FailsOnWhatIsNotANumber) {
     for (const double bad : {double(NAN), double(INFINITY)}) {
         Check check;

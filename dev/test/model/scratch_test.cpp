@@ -1,5 +1,5 @@
-// Scratch memory of the Cpu: what the plan counts is what a model takes, all of it is there before the first step, and
-// a layer that takes more than it reserved is stopped.
+// Scratch memory of the Cpu: the plan counts exactly what a model takes, all of it is allocated before the first step,
+// and a layer that takes more than it reserved ends the program.
 #include <gtest/gtest.h>
 
 #include <omp.h>
@@ -67,7 +67,7 @@ TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
     omp_set_num_threads(threads_before);
 }
 
-// What a thread takes in a region of `threads`, where 1000 floats were reserved for each of two threads.
+// A thread takes scratch memory in a region of `threads`, after 1000 floats were reserved for each of two threads.
 template <class Take>
 void take_in_region(int threads, const Take& take) {
     omp_set_num_threads(2);

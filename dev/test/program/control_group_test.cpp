@@ -1,5 +1,4 @@
-// The memory plan knows the limit of the control group that the program runs in, however deep; so does the number of
-// threads.
+// The memory plan and the number of threads respect the limits of the program's control group, at any depth.
 #include "program/control_group.h"
 
 #include "dev/test/test_directory.h"

@@ -1,4 +1,4 @@
-// convert and info: nothing lost between the formats, nothing overwritten, every kind of file named.
+// convert and info: conversion between the formats loses and overwrites nothing, and every kind of file is described.
 #include "program/convert.h"
 #include "program/info.h"
 
@@ -156,7 +156,7 @@ TEST_F(Convert, InfoOnOtherFiles) {
     expect_info(at("empty"), {"0 bytes, 0 lines"});
 }
 
-// Cut short anywhere, each file is refused or described; never a crash.
+// A file that is truncated anywhere is refused or described, without a crash.
 TEST_F(Convert, InfoOnTruncatedFiles) {
     convert_model(at("hf"), at("m.bin"), false);
     write_shard(at("s.bin"), std::vector<uint16_t>(100, 3));

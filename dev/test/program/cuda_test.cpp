@@ -1,4 +1,4 @@
-// train_gpt2cu, run as a whole in the emulator: beside train_gpt2, resumed, its options.
+// train_gpt2cu as a whole, in the emulator: compared with train_gpt2, resumed, and its options.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -25,7 +25,7 @@ Args few_and(const Args& more) {
     return all;
 }
 
-// Batches of a step and of the next follow each other, with evaluations and samples in between.
+// A step has several batches, and evaluations and samples come between steps.
 TEST_F(CudaProgram, TrainsInFP32AsTheCpuDoes) {
     const Args all = few_and(
         {{"total-batch", "64"}, {"eval-every", "1"}, {"sample-every", "2"}, {"sample-tokens", "2"}, {"seq", "8"}});
@@ -59,10 +59,10 @@ TEST_F(CudaProgram, ResumesInBF16ToTheBitAndTheCpuReadsIt) {
     EXPECT_NEAR(of_gpu, loss(expect_done(eval)), 0.01 * of_gpu);  // parameters and activations rounded to bf16
 }
 
-// The parameters in bf16 are those that the last applied update rounded, also in the run that goes on.
+// The bf16 parameters are those that the last applied update rounded, also in the resumed run.
 TEST_F(CudaProgram, ResumesAfterUpdatesThatWereLeftOutToTheBit) {
     train("whole", few_and({{"steps", "2"}, {"eval-every", "0"}, {"skip-outliers", "1.5"}}));
-    // Losses before these that are so small that all that follow are outliers.
+    // Earlier losses that are so small that all later ones are outliers.
     const std::string file = fs::canonical(at("whole/latest")).string() + "/trainer_state.json";
     auto state = nlohmann::ordered_json::parse(read_bytes(file));
     state.erase("crc32");
@@ -79,14 +79,14 @@ TEST_F(CudaProgram, ResumesAfterUpdatesThatWereLeftOutToTheBit) {
     EXPECT_EQ(nlohmann::json::parse(read_bytes(at("parts/latest/trainer_state.json")))["last_applied"], 2);
 }
 
-// On the second of the emulator's GPUs, whose matmuls have GELU fused in.
+// On the second of the emulator's GPUs, where GELU is fused into matmuls.
 TEST_F(CudaProgram, RecomputingBlocksChangesNoBit) {
     for (const char* recompute : {"none", "block"})
         train(recompute, few_and({{"device", "1"}, {"recompute", recompute}}));
     EXPECT_TRUE(read_bytes(at("none/latest/model.safetensors")) == read_bytes(at("block/latest/model.safetensors")));
 }
 
-// On the first, where GELU has kernels of its own.
+// On the first GPU, where GELU is a separate kernel.
 TEST_F(CudaProgram, RecomputingGELUAndTheNormsChangesNoBit) {
     for (const char* recompute : {"none", "gelu", "ln"}) train(recompute, few_and({{"recompute", recompute}}));
     for (const char* recompute : {"gelu", "ln"})

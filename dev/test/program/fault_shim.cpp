@@ -1,10 +1,10 @@
-// Loaded before the C library (LD_PRELOAD) it makes a disk fail, or writes down what is written.
-//   FAULT_BELOW=DIR   only paths that contain this are meant
-//   FAULT=fsync:3:5   the third such call fails with errno 5; "fsync:3:5:on" and all that follow. Calls: open (to
-//   write),
-//                     write, fsync, rename, mkdir, symlink
-//   FAULT_RECORD=FILE every path that is opened to write, made, renamed or removed goes there, a line each
-// It says "fault" on standard error when it strikes.
+// A library for LD_PRELOAD that makes a disk fail, or records what is written. It prints "fault" to standard error when
+// a call fails.
+//   FAULT_BELOW=DIR    only paths that contain DIR
+//   FAULT=fsync:3:5    the third such call fails with errno 5; with "fsync:3:5:on" all later ones fail too. The calls
+//   are
+//                      open (for writing), write, fsync, rename, mkdir, symlink
+//   FAULT_RECORD=FILE  a line for every path that is opened for writing, made, renamed or removed
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
-// A disk that fails at any one call, or from it on; NaN; outliers; two runs in one place; odd paths. Training goes on
-// where it can and says what it could not do, the last good checkpoint is untouched, and --resume makes it whole.
-// FAULTS=all tries every single call (make test-long), else some of them.
+// A disk that fails at any one call, or from that call on; NaN; outliers; two runs in one directory; odd paths.
+// Training continues if it can and reports what failed, the last good checkpoint is untouched, and --resume completes
+// the run. FAULTS=all tries every single call (make test-long); otherwise some of them.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ const bool in_memory = access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/s
 
 class Faults : public Program {
 protected:
-    // With the shim, and `fault` for it.
+    // Runs the program with the shim and these environment variables.
     Result run_with(const Args& environment, std::vector<std::string> arguments) const {
         const fs::path shim = fs::read_symlink("/proc/self/exe").parent_path() / "fault_shim.so";
         if (!fs::exists(shim)) throw std::runtime_error(shim.string() + " is missing");
@@ -31,7 +31,7 @@ protected:
         unsetenv("LD_PRELOAD");
         return finish(child);
     }
-    // One value of a tensor of a model's safetensors file.
+    // Sets one value of a tensor in a model's safetensors file.
     void set_parameter(const std::string& model, const std::string& tensor, float value) const {
         const std::string path = at(model + "/model.safetensors");
         std::string bytes = read_bytes(path);
@@ -89,7 +89,7 @@ TEST_F(Faults, OfTheDiskAtAnyCallLoseNoCheckpointAndTrainingGoesOn) {
     EXPECT_GE(struck, 20);
 }
 
-// Half-way through a run the disk is full for a while: it goes on, and nothing of its log is lost.
+// In the middle of a run the disk is full for a while. The run continues, and nothing of its log is lost.
 TEST_F(Faults, TrainingOutlivesADiskThatIsFullForAWhile) {
     Args options = {{"steps", "40"}, {"save-every", "10"}, {"keep", "0"}, {"eval-every", "10"}};
     train("whole", options);
@@ -108,7 +108,7 @@ TEST_F(Faults, TrainingOutlivesADiskThatIsFullForAWhile) {
     expect_same_run("broken log", "whole");
 }
 
-// From the second save on; then from the start.
+// The directory is read-only from the second save on; then from the start.
 TEST_F(Faults, InAReadOnlyDirectoryTrainingGoesOnAndTheLastCheckpointStays) {
     const Args options = {{"steps", "40"}, {"save-every", "10"}, {"keep", "1"}};
     train("whole", options);
@@ -248,7 +248,7 @@ TEST_F(Faults, OddPathsWork) {
     expect_refused({"train", "--data", at("no\nsuch"), "--out", at("out")}, {"such: open failed: No such file"});
 }
 
-// Bytes that JSON cannot hold as they are: nothing of such a run is lost, and its report is UTF-8.
+// Paths with bytes that JSON cannot contain: nothing of such a run is lost, and its report is UTF-8.
 TEST_F(Faults, PathsThatAreNoUtf8AreFoundAgainAtResume) {
     const std::string odd = "caf\xE9 <b>\n\"\xFF", data = at(odd + "/text \xED\xA0\x80");
     fs::create_directory(at(odd));
@@ -279,7 +279,7 @@ TEST_F(Faults, PathsThatAreNoUtf8AreFoundAgainAtResume) {
                 read_bytes(at("plain/latest/model.safetensors")));
 }
 
-// A run that goes on with other data is another run: that is said, unless it was asked for.
+// A run that continues with other data is another run. A warning says so, unless the user gave other data.
 TEST_F(Faults, OtherDataAtResumeIsSaid) {
     int steps = 2;
     const auto resumed = [&](const std::string& out, const Args& more = {}) {
@@ -328,7 +328,7 @@ TEST_F(Faults, OtherDataAtResumeIsSaid) {
     EXPECT_EQ(resumed("shard run", {{"data", at("2.bin")}}), "") << "it was asked for";
 }
 
-// A mapped file reports no error: reading it ends the process.
+// Read errors of a mapped file end the program by a signal.
 TEST_F(Faults, DataThatIsCutWhileItIsReadIsNamedAndTheRunGoesOnFromItsCheckpoint) {
     const std::string shard = at("a shard.bin");
     expect_done({"tokenize", text, shard});
@@ -354,7 +354,7 @@ TEST_F(Faults, DataThatIsCutWhileItIsReadIsNamedAndTheRunGoesOnFromItsCheckpoint
     }
 }
 
-// The first files to be opened would take the places of closed streams, and what is printed would go into them.
+// The first files to be opened would take the places of closed streams, and output would go into them.
 TEST_F(Faults, ClosedStandardStreamsDoNotBecomeFiles) {
     const Args options = {{"sample-every", "2"}, {"sample-tokens", "3"}, {"save-every", "2"}};
     train("open", options);

@@ -1,5 +1,5 @@
-// kill -9 at any moment loses no more than the steps since the last checkpoint, and what --resume makes of it is, bit
-// for bit, the run that was never broken. KILLS=2000 makes it longer (make test-long).
+// kill -9 at any moment loses only the steps since the last checkpoint, and after --resume the run is, bit for bit, the
+// uninterrupted one. KILLS=2000 makes this test longer (make test-long).
 #include <random>
 
 #include "dev/test/program/program.h"
@@ -10,12 +10,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A kill leaves what was written; that it is on the disk is not in question here, and waiting for one takes time.
+// Uses memory: a kill keeps what was written, whether or not it is on the disk, and waiting for a disk takes time.
 const bool in_memory = access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/shm", 0) == 0;
 
 class Killed : public Program {
 protected:
-    // Steps of half a millisecond, a save after every second one: half of the time goes into saves.
+    // Steps take half a millisecond, with a save after every second one: half of the time is spent saving.
     const Args tiny = {{"layers", "1"},       {"heads", "1"},           {"channels", "8"},
                        {"context", "8"},      {"batch", "2"},           {"seq", "8"},
                        {"schedule", "wsd"},   {"warmup", "0"},          {"eval-every", "25"},
@@ -33,7 +33,7 @@ protected:
     }
 };
 
-// The last step that it said was saved.
+// The last step that the run reported as saved.
 int64_t last_saved(const std::string& printed) {
     const size_t at = printed.rfind("\nsaved ");
     if (at == std::string::npos) return -1;
@@ -104,7 +104,7 @@ TEST_F(Killed, BeforeTheFirstCheckpointItBeginsAgainWithItsOwnOptions) {
     expect_same_run("killed", "unbroken");
 }
 
-// A crash leaves .lock, and half-written files of its own; a new run with the same command is not refused for them.
+// A crash leaves .lock and half-written files, which do not keep a new run with the same command from starting.
 TEST_F(Killed, BeforeAnythingWasWrittenTheSameCommandWorks) {
     fs::create_directory(at("run"));
     write_bytes(at("run/.lock"), "12345");

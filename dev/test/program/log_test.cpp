@@ -1,4 +1,4 @@
-// The log of a run: what is written is read back, interruptions do no harm, damage is named.
+// The log of a run: it is read back as written, interruptions do no harm, and damage is reported.
 #include "program/log.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST_F(LogTest, ResumeDropsWhatTheBreakLeftBehind) {
     { Log log(path, 0); }
     EXPECT_EQ(contents(), "");
     fs::remove(path);
-    { Log log(path, 5); }  // someone removed it: no reason not to go on
+    { Log log(path, 5); }  // a removed log is no error
     EXPECT_EQ(listing(root), std::vector<std::string>{"log.jsonl"}) << "a temporary file was left";
 }
 
@@ -90,7 +90,7 @@ TEST_F(LogTest, ATornLastLineIsPassedByOtherDamageIsNamed) {
     EXPECT_NE(error_of([&] { read_log(at("absent")); }).find("absent: open"), std::string::npos);
 }
 
-// A log is only a record: a run whose checkpoint is whole goes on, and nothing of the damaged file is lost.
+// A log is only a record: a run with a whole checkpoint continues, and nothing of the damaged file is lost.
 TEST_F(LogTest, ResumeLeavesDamagedLinesOutAndKeepsTheFileBeside) {
     const std::string damaged = train_line(1) + "\xff\n" + val_line + "{}\n" + train_line(2) + val_line.substr(0, 9);
     for (const std::string copy : {"log.jsonl.damaged", "log.jsonl.damaged-2"}) {  // one does not overwrite another
@@ -104,7 +104,7 @@ TEST_F(LogTest, ResumeLeavesDamagedLinesOutAndKeepsTheFileBeside) {
     EXPECT_EQ(Log(path, 2).damage(), "");
 }
 
-// What a full disk keeps out goes into the file once there is room, and no line is torn.
+// Lines that do not fit on a full disk are written once there is space, and no line is torn.
 TEST_F(LogTest, AFullDiskIsReportedAndLosesNoLine) {
     Log log(path, -1);
     {
@@ -119,7 +119,7 @@ TEST_F(LogTest, AFullDiskIsReportedAndLosesNoLine) {
     EXPECT_EQ(contents(), val_line + val_line + val_line);
 }
 
-// A report's curves cost the same after a week as after an hour, and still begin and end where the run does.
+// A report's curves have the same size after a week as after an hour, and still begin and end where the run does.
 TEST_F(LogTest, AHistoryOfAnyLengthIsBoundedAndKeepsMeans) {
     LogHistory history;
     const int64_t steps = 300'000;

@@ -1,5 +1,5 @@
-// The memory plan against what the program takes: its peak, as the system counts it, for each optimizer, several
-// numbers of threads and batches, with a checkpoint saved and read.
+// Compares the memory plan with the program's peak memory as the system counts it, for each optimizer, several numbers
+// of threads and batches, with a checkpoint saved and read.
 #include <regex>
 
 #include "dev/test/program/program.h"
@@ -15,7 +15,7 @@ protected:
 #endif
     }
 
-    // "…, total 123 MiB", in bytes; -1 where there is none.
+    // The bytes in "…, total 123 MiB"; -1 if there is no such text.
     static int64_t planned(const std::string& text) {
         std::smatch found;
         if (!std::regex_search(text, found, std::regex("total ([0-9.]+) (MiB|GiB)"))) return -1;
@@ -31,7 +31,7 @@ protected:
         const Result result = run(arguments);
         expect_close(planned(result.out), result);
     }
-    // One step of a model whose matrices are large beside all else.
+    // One step of a model whose matrices are much larger than everything else.
     Args wide(const std::string& optimizer, int threads, const Args& more = {}) const {
         Args args = more;
         args.insert({{"optimizer", optimizer},
@@ -72,12 +72,12 @@ TEST_F(Memory, IsPlannedForBatches) {
     }
 }
 
-// What the profile measures the memory's speed with is taken at the end, beside the model.
+// The profile measures the memory's speed at the end, with buffers besides the model.
 TEST_F(Memory, IsPlannedForTheProfile) {
     expect_planned(training("profiled", wide("adamw", 2, {{"profile", ""}, {"channels", "128"}})));
 }
 
-// Checksums and copies read whole files, whose pages count as this process's memory until they are given back.
+// Checksums and copies read whole files, whose pages count as this process's memory until they are released.
 TEST_F(Memory, IsPlannedWhereCheckpointsAreSavedAndRead) {
     const std::string run_directory = at("saved");
     expect_planned(training("saved", wide("muon", 2, {{"save-every", "1"}})));

@@ -1,4 +1,5 @@
-// The command line: defaults, presets, what is refused and in which words, and what --resume takes from a checkpoint.
+// The command line: defaults, presets, refusals and their messages, and the options that --resume takes from a
+// checkpoint.
 #include "program/options.h"
 
 #include <gtest/gtest.h>

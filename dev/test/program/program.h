@@ -1,4 +1,4 @@
-// What the tests of the whole program share: it runs as its users run it, as a process of its own.
+// Shared by the tests of the whole program, which is run as a separate process, as its users run it.
 #pragma once
 
 #include <sys/resource.h>
@@ -14,9 +14,9 @@
 #include "dev/test/io/model_files.h"
 
 struct Result {
-    int status = -1;  // as the shell has it: of a signal, 128 and its number
+    int status = -1;  // as in a shell: for a signal, 128 plus its number
     std::string out, err;
-    int64_t peak_memory = 0;  // bytes that it had in memory at most, pages of files included
+    int64_t peak_memory = 0;  // peak resident memory in bytes, pages of files included
 };
 
 struct Limits {
@@ -40,7 +40,7 @@ protected:
         const char* named = std::getenv("TRAIN_GPT2");
         return named ? named : "./train_gpt2";
     }
-    // What its messages begin with.
+    // The name with which its messages begin.
     static std::string program_name() {
         const bool on_gpu = std::filesystem::path(binary()).filename().string().starts_with("train_gpt2cu");
         return on_gpu ? "train_gpt2cu" : "train_gpt2";
@@ -105,7 +105,7 @@ protected:
     Result run(std::vector<std::string> arguments, const Limits& limits = {}) const {
         return finish(start(std::move(arguments), limits));
     }
-    // Without a word on standard error. Returns what it printed.
+    // Expects success without output to standard error. Returns standard output.
     std::string expect_done(std::vector<std::string> arguments) const {
         const Result result = run(std::move(arguments));
         EXPECT_EQ(result.status, 0) << result.err;
@@ -113,7 +113,7 @@ protected:
         return result.out;
     }
 
-    // A training run of a moment; `more` adds to these options or replaces them.
+    // A very short training run; `more` adds to these options or replaces them.
     std::vector<std::string> training(const std::string& out, const Args& more = {}) const {
         Args args = more;
         args.insert({{"data", text},
@@ -140,7 +140,7 @@ protected:
         }
         return lines;
     }
-    // The same model, moments, trainer's state and log: everything but the time that it took.
+    // Expects the same model, moments, trainer's state and log: everything except the time that it took.
     void expect_same_run(const std::string& a, const std::string& b) const {
         for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
             EXPECT_TRUE(read_bytes(at(a + file)) == read_bytes(at(b + file))) << a << ", " << b << ": " << file;
@@ -153,7 +153,7 @@ protected:
         EXPECT_EQ(state(a), state(b));
     }
 
-    // Every file and directory below the test's own, with what is in it.
+    // Every file and directory below the test's directory, with its contents.
     std::map<std::string, std::string> snapshot() const {
         std::map<std::string, std::string> files;
         for (const auto& item : std::filesystem::recursive_directory_iterator(root))
@@ -164,7 +164,7 @@ protected:
         return files;
     }
 
-    // Exit status 2 and one line on standard error that has every one of `parts`; not a file is other than before.
+    // Expects exit status 2 and one line on standard error that contains all `parts`. No file may have changed.
     void expect_refused(std::vector<std::string> arguments, const std::vector<std::string>& parts,
                         const Limits& limits = {}) const {
         std::string command = program_name();

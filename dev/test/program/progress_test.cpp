@@ -1,4 +1,4 @@
-// The line that tells how training goes.
+// The progress line.
 #include "program/progress.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Standard output on a terminal of its own while it exists.
+// While it exists, standard output is a terminal of its own.
 class Terminal {
 public:
     explicit Terminal(unsigned short columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -49,7 +49,7 @@ bool has_terminals() {
 }
 constexpr char no_terminals[] = "this machine has no pseudo-terminals: posix_openpt failed";
 
-// A step of 100 tokens, 1 FLOP each, in 10 s; each report's share of the peak.
+// Steps of 100 tokens, 1 FLOP each, in 10 s. Returns each report's share of the peak.
 std::string reported(std::vector<double> peaks, int64_t steps) {
     size_t measured = 0;
     testing::internal::CaptureStdout();
@@ -113,7 +113,7 @@ TEST(Progress, TakesTheShellsColumnsWhereTheTerminalDoesNotSay) {
     EXPECT_EQ(columns, (std::vector<size_t>{33, 80, 80, 80}));
 }
 
-// Measured while other work ran, say: 200 % of it would be nonsense.
+// A peak can be too low, for example if it was measured while other work ran: 200 % of it would be nonsense.
 TEST(Progress, APeakThatWasTooLowIsMeasuredAgain) {
     EXPECT_EQ(reported({5, 20}, 1), "step 1/1  loss 2.5000  10 tokens/s  50 % of peak  0:00 left\n");
     EXPECT_EQ(reported({5, 8}, 2),

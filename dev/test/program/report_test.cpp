@@ -1,4 +1,4 @@
-// The report: whole, self-contained, safe against whatever a model may say.
+// The report: complete, self-contained, and safe against any text that a model may generate.
 #include "program/report.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ int64_t count(const std::string& text, const std::string& part) {
     return n;
 }
 
-// Every tag is closed by its own; nothing of the log's or the model's is taken for one.
+// Expects that every tag is closed, and that no text of the log or the model is read as a tag.
 void expect_well_formed(const std::string& html) {
     std::vector<std::string> open;
     for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {

@@ -1,5 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP: finish the step, save, report, say how to go on; a second one ends the program at once.
-// SIGUSR1: save now, and go on. What was broken off is made at --resume, to the bit.
+// SIGINT, SIGTERM and SIGHUP finish the step, save, report, and print how to continue; a second one ends the program at
+// once. SIGUSR1 saves and continues. --resume completes what was interrupted, bit for bit.
 #include "dev/test/program/program.h"
 #include "io/model/checkpoint.h"
 #include "io/file/file.h"
@@ -23,7 +23,7 @@ protected:
         const std::string bytes = path_exists(at(file)) ? read_bytes(at(file)) : "";
         return std::ranges::count(bytes, '\n');
     }
-    // Of the last step in the log, and of a run that was stopped.
+    // Expects a checkpoint of the last step in the log, and the message of a stopped run.
     void expect_resumable(const Result& result, const std::string& out) const {
         EXPECT_EQ(result.err, "\n" + program_name() + ": stopping after this step; a second signal stops at once\n");
         EXPECT_NE(result.out.find("\n  " + program_name() + " --resume --out '" + at(out) + "'"), std::string::npos)
@@ -34,7 +34,7 @@ protected:
         ASSERT_TRUE(saved);
         EXPECT_EQ(read_trainer_state(*saved).step, read_log(at(out + "/log.jsonl")).back().step) << "a step was lost";
     }
-    // Ended where it was stopped, `stopped` must be as the run that never was.
+    // Resumed to `steps`, the run `stopped` must equal an uninterrupted run.
     void expect_same_end(const std::string& stopped, Args options, int64_t steps) const {
         options["steps"] = std::to_string(steps);
         expect_done({"train", "--resume", "--out", at(stopped), "--steps", options["steps"], "--threads", "1"});
@@ -44,8 +44,8 @@ protected:
             EXPECT_TRUE(read_bytes(at(stopped + file)) == read_bytes(at("unbroken " + stopped + file))) << file;
     }
     mutable siginfo_t ended{};
-    // Without end, but for a signal; its learning rate does not hang on --steps. On one thread, as other work on this
-    // machine would make thousands of small passes on two wait for each other.
+    // A run that only a signal ends; its learning rate does not depend on --steps. It uses one thread: with two, other
+    // work on this machine would make thousands of small passes wait for each other.
     const Args endless = {
         {"steps", "1000000"}, {"threads", "1"}, {"schedule", "constant"}, {"warmup", "3"}, {"save-every", "1000000"}};
 };
@@ -72,7 +72,7 @@ TEST_F(Signals, StopAfterTheStepSavedAndReported) {
 }
 
 TEST_F(Signals, ASecondOneEndsAtOnce) {
-    // An update of an hour: nobody wants to wait for its end.
+    // An update that takes an hour, which is too long to wait for.
     const Child child = start(training("run", with(endless, {{"total-batch", "3200000000"}, {"eval-every", "0"}})));
     wait_until(child, [&] { return path_exists(at("run/log.jsonl")); });
     usleep(100'000);

@@ -1,4 +1,4 @@
-// How the program starts: as the process that was started, with OpenMP's threads as it wants them; and --version.
+// The start of the program: it does not execute itself again, it sets up OpenMP's threads, and prints --version.
 #include <fcntl.h>
 #if defined(__linux__)
 #include <sched.h>
@@ -21,7 +21,7 @@ protected:
     std::string version() const { return expect_done({"--version"}); }
 
 #if defined(__linux__)
-    // How many programs the process executes, this one included; -1 where it may not be traced.
+    // The number of programs that the process executes, this one included; -1 if it may not be traced.
     int programs_executed() const {
         const pid_t pid = fork();
         if (pid == 0) {
@@ -78,7 +78,7 @@ TEST_F(Start, ExecutesNothingElse) {
     EXPECT_EQ(count, 1);
 }
 
-// As debuggers and some launchers do. The loader is then what /proc/self/exe names.
+// As debuggers and some launchers do. /proc/self/exe is then the loader.
 TEST_F(Start, ByTheDynamicLoader) {
     for (const std::string loader : {"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"}) {
         if (!fs::exists(loader)) continue;
@@ -90,7 +90,7 @@ TEST_F(Start, ByTheDynamicLoader) {
     GTEST_SKIP() << "no glibc loader here";
 }
 
-// As taskset has it.
+// As set by taskset.
 TEST_F(Start, AsManyThreadsAsTheAffinityAllowsUnlessTheUserSaysOtherwise) {
     cpu_set_t all, one;
     ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);

@@ -91,7 +91,7 @@ TEST_F(Tools, EvalOfTextIsThatOfItsShard) {
     }
 }
 
-// Standard output is the result alone.
+// Standard output contains only the result.
 TEST_F(Tools, WhatIsToldOfTheDataGoesToStandardError) {
     const std::string marked = at("marked.txt"), note = marked + ": begins with a byte-order mark";
     write_bytes(marked, "\xEF\xBB\xBF" + read_bytes(text));
@@ -167,7 +167,7 @@ TEST_F(Tools, InfoKnowsEveryFileOfARun) {
     expect_done({"info", at("run/latest/config.json")});
 }
 
-// For scripts: the exit status tells.
+// Scripts use the exit status.
 TEST_F(Tools, InfoVerifyEndsWithStatus1WhereACheckpointIsDamaged) {
     for (const std::string file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"}) {
         const std::string path = at("run/latest/" + file), good = read_bytes(path);
@@ -183,10 +183,10 @@ TEST_F(Tools, InfoVerifyEndsWithStatus1WhereACheckpointIsDamaged) {
         }
         write_bytes(path, good);
     }
-    expect_done({"info", at("run"), "--verify"});  // it was the damage
+    expect_done({"info", at("run"), "--verify"});  // without damage it works
 }
 
-// The tokens that a run keeps of its text are compared too, and made anew where they are damaged.
+// The cached tokens of a run's text are checked too, and written again if they are damaged.
 TEST_F(Tools, DamagedTokensOfATextAreFoundAndMadeAnew) {
     fs::copy(at("run"), at("damaged"), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     const std::string shard = at("damaged/data/train.bin"), good = read_bytes(shard);
@@ -208,7 +208,7 @@ TEST_F(Tools, DamagedTokensOfATextAreFoundAndMadeAnew) {
     expect_same_run("damaged", "run");
 }
 
-// What follows from a NaN in the weights is neither text nor a loss.
+// A NaN in the weights gives neither text nor a loss.
 TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     const GPT2Config config = read_model_config(at("run"));
     const ParameterTable table(config);
@@ -249,7 +249,7 @@ TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     expect_failed({"eval", "--from", at("overflowing"), "--data", text}, "loss of sequences 1 to 4 of");
     EXPECT_EQ(expect_failed({"generate", "--from", at("overflowing"), "--prompt", "x"}, "logits of token 1"), "x");
 
-    // Copied faithfully, with a word; and info counts them.
+    // convert copies them with a warning, and info counts them.
     const Result converted = run({"convert", at("nan"), at("nan.bin")});
     EXPECT_EQ(converted.status, 0);
     EXPECT_NE(converted.err.find(nan), std::string::npos) << converted.err;
@@ -257,7 +257,7 @@ TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     EXPECT_NE(expect_done({"info", at("nan.bin")}).find("1 NaN or infinite"), std::string::npos);
 }
 
-// What is done with <|endoftext|> in a text is said where the text is, and once; standard error stays silent.
+// The handling of <|endoftext|> in a text is reported once, on standard output; standard error stays empty.
 TEST_F(Tools, SpecialTokensOfATextAreSaid) {
     const std::string tokenizer = at("hf");
     fs::create_directory(tokenizer);

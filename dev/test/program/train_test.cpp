@@ -1,4 +1,4 @@
-// The program trains: what a run leaves behind, exact resume, accumulation, schedules, clipping, and what happens when.
+// Training runs: their files, exact resume, accumulation, schedules, clipping, and the order of events.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -35,7 +35,8 @@ protected:
         }
         return all;
     }
-    // `to` as `from` was when its checkpoint of `step` had just been saved, and a few lines had gone to the log since.
+    // Makes `to` a copy of `from` at the time when its checkpoint of `step` was saved, with a few more lines in the
+    // log.
     void rewind(const std::string& from, const std::string& to, const std::string& step) const {
         fs::copy(at(from), at(to), fs::copy_options::recursive | fs::copy_options::copy_symlinks);
         for (const std::string& name : listing(at(to)))
@@ -45,7 +46,7 @@ protected:
     }
 };
 
-// Odd sizes, more than one thread's worth of rows, and more steps than the text has batches: a second epoch begins.
+// Odd sizes, enough rows for several threads, and more steps than the text has batches, so that a second epoch begins.
 const Args odd = {{"layers", "2"}, {"heads", "3"},  {"channels", "33"},  {"context", "37"},   {"batch", "7"},
                   {"seq", "37"},   {"steps", "14"}, {"save-every", "7"}, {"eval-every", "4"}, {"keep", "0"}};
 
@@ -82,7 +83,7 @@ TEST_F(Train, LeavesLogReportAndCheckpoint) {
     EXPECT_EQ(train_lines, 60);
     EXPECT_EQ(val_lines, 4);  // before the first step, then every 20
     const auto losses = log_of("run", "train"), vals = log_of("run", "val");
-    EXPECT_NEAR(losses.front().loss, std::log(256.0), 0.1);  // it begins knowing nothing
+    EXPECT_NEAR(losses.front().loss, std::log(256.0), 0.1);  // an untrained model
     EXPECT_LT(losses.back().loss, 4.0);
     EXPECT_LT(vals.back().loss, 4.0);
     for (size_t i = 0; i < losses.size(); ++i) {
@@ -132,7 +133,7 @@ TEST_F(Train, SameBitsForAnyNumberOfThreadsWithBf16Matmuls) {
     }
 }
 
-// Rounding the factors to 8 bits of fraction moves losses by some 0.001 and gradients enough to give other parameters.
+// Rounding operands to 8 bits of fraction changes losses by some 0.001, and gradients enough for other parameters.
 TEST_F(Train, Bf16MatmulsLearnTheSame) {
     if (!gemm::has_bf16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
     train("fp32");
@@ -210,7 +211,7 @@ TEST_F(Train, ResumeGoesFurtherWithMoreSteps) {
     EXPECT_EQ(read_bytes(at("run/latest/model.safetensors")), read_bytes(at("whole/latest/model.safetensors")));
     EXPECT_EQ(steps_of("run", "train"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
 
-    const auto before = snapshot();  // a run that is done stays as it is
+    const auto before = snapshot();  // a finished run stays unchanged
     EXPECT_NE(expect_done({"train", "--resume", "--out", at("run")}).find("all 9 steps are done"), std::string::npos);
     expect_done({"train", "--resume", "--out", at("run"), "--steps", "3"});
     EXPECT_TRUE(snapshot() == before);
@@ -226,7 +227,7 @@ TEST_F(Train, ResumeGoesFurtherBitForBitBeforeWsdDecays) {
 }
 
 TEST_F(Train, ResumeSaysHowALongerScheduleStretches) {
-    // The line of a run's output that reports it.
+    // The line of a run's output about the changed schedule.
     const auto change = [&](const Args& more) {
         Args args = more;
         args.insert({{"resume", ""}, {"out", at("run")}});

@@ -1,4 +1,4 @@
-// The parts of training that are no layer: the learning rate's schedule, batches, the sampler, the initial parameters.
+// The parts of training that are not layers: the learning-rate schedule, batches, the sampler, the initial parameters.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -21,7 +21,7 @@ Schedule schedule(const std::string& name, int64_t warmup = 10, int64_t steps = 
     return {.name = name, .lr = 2, .final_lr_frac = 0.1, .warmup = warmup, .steps = steps};
 }
 
-// Draws of one token, counted.
+// Draws one token many times, and counts each id.
 std::map<int32_t, int> draw(const std::vector<float>& logits, const Sampling& sampling, int draws, uint64_t seed = 7) {
     const Random random{seed, Purpose::sampling};
     std::map<int32_t, int> counts;
@@ -191,7 +191,7 @@ struct Idle : Model {
     void next_logits(float*, const int32_t*, int64_t) override {}
 };
 
-// It only looks at its window: the last token, and how long the window is.
+// A model that depends only on its window's last token and length.
 struct Window : Idle {
     void next_logits(float* logits, const int32_t* x, int64_t T) override {
         windows.emplace_back(x, x + T);
@@ -200,7 +200,7 @@ struct Window : Idle {
     std::vector<std::vector<int32_t>> windows;
 };
 
-// As if the model had no rows beyond: the same draws as from the first logits alone.
+// The draws are the same as from the first logits alone, as if the model had no rows beyond the tokenizer.
 TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
     std::vector<float> logits = uneven;
     logits.insert(logits.end(), {9.0f, std::numeric_limits<float>::quiet_NaN()});

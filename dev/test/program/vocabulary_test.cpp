@@ -1,4 +1,4 @@
-// Models whose ids are not the tokenizer's tokens: more rows than tokens, fewer, or no tokenizer at all.
+// Models whose vocabulary differs from the tokenizer's: more rows than tokens, fewer, or no tokenizer at all.
 #include "dev/test/program/program.h"
 #include "gpt2.h"
 #include "io/model/checkpoint.h"
@@ -28,7 +28,7 @@ std::string printed(double loss) {
     return line;
 }
 
-// Far from uniform, so that a row more or less in the softmax shows in the loss.
+// Parameters far from uniform, so that one more or fewer row in the softmax is visible in the loss.
 std::vector<float> spread_parameters(const GPT2Config& config) {
     std::vector<float> values = random_parameters(config);
     for (float& v : values) v *= 20;
@@ -53,7 +53,7 @@ protected:
         args.insert({{"from", from}, {"tokens", "40"}});
         return expect_done(words("generate", args));
     }
-    // Runs, and says on standard error no more than one line with `part`.
+    // Expects success, with a single line on standard error that contains `part`.
     std::string expect_warned(std::vector<std::string> arguments, const std::string& part) const {
         const Result result = run(std::move(arguments));
         EXPECT_EQ(result.status, 0) << result.err;
@@ -101,7 +101,7 @@ TEST_F(VocabularyTest, RowsBeyondTheTokenizerTakePartInTheLoss) {
     EXPECT_EQ(eval(from, at("text.bin")), loss);
 }
 
-// The size that nanoGPT trains at and that pad_to_multiple_of=64 makes of GPT-2's 50257.
+// The size that nanoGPT uses, and to which pad_to_multiple_of=64 pads GPT-2's 50257.
 TEST_F(VocabularyTest, Gpt2WithRowsUpTo50304) {
     const GPT2Config config{.context = 16, .vocab = 50304, .layers = 1, .heads = 1, .channels = 4};
     const std::vector<float> parameters = spread_parameters(config);
@@ -112,7 +112,7 @@ TEST_F(VocabularyTest, Gpt2WithRowsUpTo50304) {
     EXPECT_EQ(eval(from, text), loss);
     expect_done({"convert", from, at("model.bin")});
     EXPECT_EQ(eval(at("model.bin"), text, {{"tokenizer", "gpt2"}}), loss);
-    // A warning where the rows are far more than the tokens.
+    // A warning if there are far more rows than tokens.
     expect_warned({"eval", "--from", from, "--data", text, "--tokenizer", "byte"},
                   "256 tokens and the model has 50304");
 }
@@ -121,7 +121,7 @@ TEST_F(VocabularyTest, RowsBeyondTheTokenizerAreNeverDrawn) {
     std::vector<float> parameters = random_parameters(rows300);
     const ParameterTable table(rows300);
     const int64_t C = rows300.channels;
-    for (int64_t c = 0; c < C; ++c) {  // whatever comes before, each of these rows is by far the likeliest
+    for (int64_t c = 0; c < C; ++c) {  // whatever the context, each of these rows is by far the likeliest
         parameters[table.lnfb.at() + c] = 5;
         for (int64_t id = 256; id < rows300.vocab; ++id) parameters[table.wte.at() + id * C + c] = 5;
     }
@@ -160,7 +160,7 @@ TEST_F(VocabularyTest, TrainingWithMoreRowsThanTokens) {
     expect_refused({"train", "--data", text, "--init", at("run"), "--vocab", "400"}, {"--vocab", "--init"});
 }
 
-// Only a token that the model has no row for is an error, wherever it occurs.
+// Only a token for which the model has no row is an error, wherever it occurs.
 TEST_F(VocabularyTest, MoreTokensThanRows) {
     write_bytes(at("merges.txt"), "#version: 0.2\na b\n");  // tokens 256, "ab", and 257, end of text
     const auto tokenizer = load_tokenizer(at("merges.txt"));
@@ -193,7 +193,7 @@ TEST_F(VocabularyTest, MoreTokensThanRows) {
                   "258 tokens and the model has 256");
 }
 
-// A published GPT-2 of something else than text: config.json and model.safetensors alone.
+// A published GPT-2 for something other than text: only config.json and model.safetensors.
 TEST_F(VocabularyTest, EvaluatesShardsWithoutATokenizer) {
     const std::vector<float> parameters = spread_parameters(rows300);
     const std::string from = model("model", rows300, parameters, nullptr);
@@ -241,7 +241,7 @@ TEST_F(VocabularyTest, GeneratesIds) {
     refuse({{"prompt-ids", " "}}, {"--prompt-ids", "empty"});
     refuse({{"prompt-ids", "1"}, {"prompt", "a"}}, {"--prompt-ids", "cannot be used with --prompt", "leave one"});
 
-    // With the id that GPT-2 begins with, as config.json has it; and with a tokenizer.
+    // With the id with which GPT-2 begins, from config.json; and with a tokenizer.
     std::string config = read_bytes(from + "/config.json");
     for (const std::string key : {"bos_token_id", "eos_token_id"}) {
         const std::string none = "\"" + key + "\": null";
@@ -270,7 +270,7 @@ TEST_F(VocabularyTest, TrainsOnIdsThatAreNoText) {
     EXPECT_NE(read_bytes(at("run/report.html")).find(sample.substr(0, sample.size() - 1)), std::string::npos);
     expect_done({"info", at("run"), "--verify"});
 
-    // Its validation loss is that of the last tenth, by every command that reads it, without an option.
+    // Its validation loss is that of the last tenth, in every command that reads it, without an option.
     shard("val.bin", {ids.begin() + 900, ids.end()});
     const std::string loss = eval(at("run"), at("val.bin"));
     EXPECT_NEAR(std::stod(loss.substr(5)), read_log(at("run/log.jsonl")).back().loss, 2e-6);
