@@ -3,11 +3,11 @@ ARCH ?= native
 CLANG := $(findstring clang,$(shell $(CXX) --version 2>/dev/null))
 KIND  := $(if $(CLANG),-clang)$(if $(PORTABLE),-portable)
 B     := build/$(ARCH)$(KIND)$(if $(SANITIZE),-sanitize)
-ifeq ($(MAKELEVEL),0)  # all cores, unless -j says otherwise
+ifeq ($(MAKELEVEL),0)  # all cores, unless -j is given
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 endif
 
-# make PORTABLE=1 takes device/platform.h's fallbacks for other systems than Linux; it is for tests.
+# make PORTABLE=1 uses device/platform.h's fallbacks for other systems than Linux; it is for tests.
 OPENMP   := -fopenmp
 ifeq ($(shell uname -s),Darwin)  # Apple's clang, with Homebrew's libomp and libraries. Not tried on a Mac.
 BREW     := $(shell brew --prefix)
@@ -17,18 +17,18 @@ export LIBRARY_PATH := $(BREW)/lib
 endif
 # Apple's ARM compilers call it -mcpu.
 MARCH     = $(if $(filter arm64-native,$(shell uname -m)-$(ARCH)),-mcpu=native,-march=$(ARCH))
-# No -ffast-math: NaN must stay visible. Without errno and traps no result changes. Without contraction a multiply-add is
-# one only where the code says fma, so equal bits do not hang on how a compiler inlines: 0.02 % more instructions a step.
-# WERROR=1, which .ci/run sets, makes warnings errors: a user's newer compiler may warn of more, and the build goes on.
+# No -ffast-math, because NaN must stay visible. Leaving out errno and traps changes no result. Without contraction there is
+# an FMA only where the code has fma(), so that bits do not depend on inlining: 0.02 % more instructions per step.
+# WERROR=1, which .ci/run sets, makes warnings errors. By default a newer compiler's warnings do not stop the build.
 CXXFLAGS ?= -O3
 FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Wno-unknown-warning-option -Wno-pass-failed \
             $(if $(WERROR),-Werror) \
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
-            -Wno-maybe-uninitialized)  # GCC says so itself: instrumented code makes it err
+            -Wno-maybe-uninitialized)  # false with instrumented code, as GCC's manual says
 LDLIBS   := -lpcre2-8 -lz
-# The program and bench are linked with a libgomp of their own, so that they can set how long its threads spin
-# (device/cpu/openmp_spin.h). They use the shared one where there is no libgomp.a, with clang, and under ThreadSanitizer,
+# The program and bench are linked with a static libgomp, so that they can set how long its threads spin
+# (device/cpu/openmp_spin.h). They use the shared one if there is no libgomp.a, with clang, and under ThreadSanitizer,
 # which needs another OpenMP in its place.
 COMMA    := ,
 LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(CLANG),,\
@@ -41,21 +41,21 @@ IO       := $(call objects_of,io/file io/text io/data io/model)
 LAYERS   := $(call objects_of,layers device/cpu device/cpu/gemm)
 PROGRAM  := $(call objects_of,program)
 OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
-# What tests need of the program: its files. The rest needs a device.
+# The files of the program that tests use. The rest needs a device.
 RUN      := $(patsubst %,$(B)/program/%.o,convert info log options report report_chart run_directory)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # first, so that all cores end together
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
-# clang before 16 has no std::source_location, which the emulator needs, and with later ones it was not tried.
+# clang before 16 has no std::source_location, which the emulator needs. Later versions were not tried.
 NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
 TESTS    := $(filter-out $(NO_CUDA),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
-# The layers' tests are built and run at narrower vectors too, where this CPU is one that has wider ones.
+# If this CPU has wide vectors, the layers' tests are also built and run with narrower ones.
 WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),x86-64-v3 x86-64)
 LAYER_TESTS := $(filter $(B)/test/layers/% %/simd_test %/device/bf16_test,$(TESTS))
 NARROW   := $(foreach arch,$(WIDTHS),$(LAYER_TESTS:$(B)/%=build/$(arch)$(KIND)/%))
-# PyTorch is timed beside ours where it is; make bench PYTORCH= leaves it out.
+# PyTorch is timed too if it is installed; make bench PYTORCH= leaves it out.
 PYTORCH  ?= $(wildcard .venv/bin/python)
 DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
@@ -64,13 +64,13 @@ SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 .PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz mutants format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
 .SECONDARY:
 
-run: ## train the tiny model on Tiny Shakespeare: sets up what is missing, builds, trains into out/tiny (then -2, -3, …)
+run: ## train the tiny model on Tiny Shakespeare: installs what is missing, builds, trains into out/tiny (then -2, -3, …)
 	@scripts/setup.sh run
 	@$(DATA)
 	@$(MAKE) --no-print-directory train_gpt2
 	@out=out/tiny; n=2; while [ -e $$out ]; do out=out/tiny-$$n; n=$$((n + 1)); done; ./train_gpt2 --out $$out
 
-test: ## run every test, those of CUDA on a GPU too if there is one; SANITIZE=address,undefined: under the sanitizers
+test: ## run every test, CUDA's also on a GPU if there is one; SANITIZE=address,undefined: with the sanitizers
 	@scripts/setup.sh test
 	@$(DATA)
 	@$(MAKE) --no-print-directory tests
@@ -78,15 +78,15 @@ test: ## run every test, those of CUDA on a GPU too if there is one; SANITIZE=ad
 	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
-test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## what takes long: 2000 kills, every fault of a disk, an hour of training
+test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## run the long tests: 2000 kills, every fault of a disk, an hour of training
 	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/soak.sh
 
-bench: $(B)/bench ## time every layer and whole steps against the machine's peak, and PyTorch; ONLY=matmul for some rows
+bench: $(B)/bench ## time every layer and whole steps, compared with the machine's peak and PyTorch; ONLY=matmul for some rows
 	@$< $(if $(PYTORCH),--pytorch) $(if $(ONLY),--only '$(ONLY)',--results dev/results)
 	@$(if $(ONLY),,[ ! -e .venv/bin/python ] || .venv/bin/python scripts/plot_bench.py dev/results)
 
-bench-pytorch: ## install PyTorch into .venv and run make bench beside it
+bench-pytorch: ## install PyTorch into .venv and run make bench with it
 	@scripts/setup.sh pytorch
 	@$(MAKE) --no-print-directory bench
 
@@ -116,21 +116,21 @@ check-cuda: ## compile the CUDA kernels for NVIDIA GPUs (needs nvcc), and test t
 fuzz: $(FUZZ)/readers ## fuzz the readers of files with libFuzzer (needs clang++): FUZZ_RUNS=1000000, TARGET=safetensors, FAST=1 (dev/fuzz/README.md)
 	@FAST=$(FAST) FUZZER=$< scripts/fuzz.sh
 
-mutants: tests ## put faults into the sources, one at a time, and see which the tests miss: MUTANTS="--each 2 layers/gelu_cpu.h" for a few
+mutants: tests ## put faults into the sources, one at a time, and list those that no test notices: MUTANTS="--each 2 layers/gelu_cpu.h" for a few
 	@scripts/mutate.py $(MUTANTS)
 
 check-threads: ## run the program under ThreadSanitizer (needs LLVM's OpenMP, libomp-dev)
 	@$(MAKE) --no-print-directory SANITIZE=thread B=build/$(ARCH)-thread build/$(ARCH)-thread/train_gpt2
 	@TRAIN_GPT2=build/$(ARCH)-thread/train_gpt2 scripts/check_threads.sh
 
-check-portable: ## build device/platform.h's fallbacks for other systems than Linux, and run the tests that meet them
+check-portable: ## build device/platform.h's fallbacks for other systems than Linux, and run the tests that use them
 	@$(MAKE) --no-print-directory PORTABLE=1 CXXFLAGS=-O1 portable_tests
 
-# Large models' memory, checkpoints, their files' times, mapped files, options.
+# The tests that use the fallbacks: memory, checkpoints, file times, mapped files, options.
 portable_tests: $(B)/train_gpt2 $(patsubst %,$(B)/test/%_test,io/checkpoint io/text_cache program/refusals)
 	@TRAIN_GPT2=$< scripts/run_tests.sh $(filter %_test,$^)
 
-check-gpu: ## everything on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results; says what it skips
+check-gpu: ## all checks on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results
 	@scripts/gpu_check.sh
 
 clean: ## remove what was built; data/ and out/ stay
@@ -139,19 +139,19 @@ clean: ## remove what was built; data/ and out/ stay
 help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-# Where no time is spent at run time, less is spent on compiling.
+# Files that take little time at run time are compiled without optimization, which is faster.
 COLD := $(RUN) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
     $(patsubst %,$(B)/program/%.o,exit_status training_run)
 OPT  :=
 $(COLD): OPT := -O1
 $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := $(if $(SANITIZE),-O1,-O0)
-# These compute for longer than -O0 saves.
+# These compute so much that -O0 would cost more time than it saves.
 $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer): OPT := -O1
 $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT :=
-# NVIDIA's headers, and those of ours that are of its instructions, are the emulator's there.
+# The emulator replaces NVIDIA's headers, and the project's header of PTX instructions.
 SHADOW := -iquote dev/emulator/include -Idev/emulator/include
 $(EMULATOR): OPT := -O2 $(SHADOW)
-# The emulator's hooks, called before each access, take most of the time; -g1 is for the lines that they report.
+# The emulator's hooks, which are called before each access, take most of the time; -g1 gives the lines for reports.
 # Section anchors, GCC's way on ARM, would move shared variables away from the red zones declared before them.
 EMULATED := -O1 $(SHADOW) $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
 $(B)/dev/test/cuda/%.o $(B)/dev/%_cuda/ladder.o: OPT := $(EMULATED)
@@ -162,7 +162,7 @@ $(B)/%.o: %.cpp
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
 	$(Q)$(CXX) $(FLAGS) $(OPT) $(MARCH) -c $< -o $@
 
-# What --version calls this version; a commit makes it anew.
+# The version that --version prints; it is made again after a commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)
 $(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
 
@@ -182,22 +182,22 @@ $(B)/callgrind_step: $(B)/dev/callgrind_step.o $(LAYERS)
 $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) -Wl,--wrap=GOMP_parallel -o $@
 
-# The same small GPT with its norm before, after and nowhere.
+# Trains the same small GPT with its norm before, after or nowhere.
 $(B)/norm_experiment: $(B)/dev/norm_experiment/experiment.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
-# LayerNorm and RMSNorm: against PyTorch's numbers, by themselves, and measured (dev/layernorm/README.md).
+# LayerNorm and RMSNorm: compared with PyTorch's numbers, an example, and measurements (dev/layernorm/README.md).
 $(addprefix $(B)/layernorm_,check example measure): $(B)/layernorm_%: $(B)/dev/layernorm/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
-# The same program with the model on a GPU: this one's, else any from sm_80 on (later ones by way of PTX); and in the
-# emulator, for its tests.
+# The same program with the model on a GPU: for this machine's GPU, otherwise for any from sm_80 on (later ones by PTX);
+# and in the emulator, for its tests.
 TOOLKIT  := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 GPU_ARCH ?= $(if $(wildcard /dev/nvidiactl),native,sm_80 sm_90)
 GENCODE   = $(if $(filter native,$(GPU_ARCH)),-arch=native,$(foreach a,$(GPU_ARCH:sm_%=%),-gencode arch=compute_$a,code=sm_$a) \
             -gencode arch=$(LAST_PTX),code=$(LAST_PTX))
 LAST_PTX  = $(lastword $(GPU_ARCH:sm_%=compute_%))
-# USE_CUDNN=1: a rung of cuDNN 9 in the attention_cuda ladder, to compare with.
+# USE_CUDNN=1 adds a rung of cuDNN 9 to the attention_cuda ladder, for comparison.
 CUDNN_PATH          ?= /usr
 CUDNN_FRONTEND_PATH ?= $(CUDNN_PATH)
 ifdef USE_CUDNN
@@ -222,7 +222,7 @@ $(B)/train_gpt2.cu.o: train_gpt2.cu
 $(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) $(LDLIBS) -o $@
 
-# CUDA rungs: by nvcc where it and a GPU are there, else for the emulator, as the tests below.
+# CUDA rungs: compiled by nvcc if there are nvcc and a GPU, otherwise for the emulator, as the tests below.
 NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nvcc)))
 ifneq ($(NVCC),)
 $(B)/dev/%_cuda/ladder.o: dev/%_cuda/ladder.cpp
@@ -255,7 +255,7 @@ $(LAYER_TESTS): $(B)/test/%: $(B)/dev/test/%.o $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
-# The fuzzed readers, their files in memory (dev/fuzz/memory_files.h in io/file/file.cpp's place): by libFuzzer, and as a test.
+# The fuzzed readers, with files in memory (dev/fuzz/memory_files.h replaces io/file/file.cpp): for libFuzzer, and as a test.
 READERS  := $(patsubst $(B)/%.o,%.cpp,$(filter-out %/io/file/file.o,$(IO)) $(RUN)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
 ifdef FAST  # several times the executions: functions are counted, not branches, and only what costs little is checked
 FUZZED   := -O2 -DGUARD_PAGES -fsanitize=undefined -fsanitize-trap=undefined -fno-sanitize=alignment,null,object-size,vptr
@@ -269,7 +269,7 @@ $(FUZZ)/%.o: %.cpp
 	@echo "compiling $< (clang++$(if $(FAST), FAST))"
 	$(Q)clang++ -std=c++20 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) $(COVERED) \
 		-fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -idirafter $(shell $(CXX) -print-file-name=include) \
-		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives the attribute arguments, which clang lacks
+		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives this attribute arguments, which clang does not know
 
 $(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o
 	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@
@@ -278,13 +278,13 @@ $(B)/test/io/fuzz_replay_test: $(B)/dev/test/io/fuzz_replay_test.o $(READERS:%.c
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
-# CUDA kernels, in the emulator; its hooks take the place of ThreadSanitizer's (dev/emulator/access.cpp).
+# CUDA kernels in the emulator, whose hooks replace ThreadSanitizer's (dev/emulator/access.cpp).
 $(B)/test/cuda/%: $(B)/dev/test/cuda/%.o $(EMULATOR) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 $(B)/test/cuda/model_test: $(IO)
 
-# The other tests; last, as make 3.81 takes the first pattern that fits.
+# The other tests. This rule is last, because make 3.81 takes the first pattern that fits.
 $(B)/test/%: $(B)/dev/test/%.o $(RUN) $(IO) $(LAYERS)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@

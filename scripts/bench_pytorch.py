@@ -5,12 +5,12 @@
 
 Lines on stdin, and the answer to each on stdout:
     hello                                          hello
-    prepare eager|compile WORK SIZES...            ready, or - REASON (nothing after - where the mode makes no sense)
-    run eager|compile                              seconds a call, over as many calls as take 20 ms
-    memory                                         the largest resident set so far, bytes
+    prepare eager|compile WORK SIZES...            ready, or - REASON (no reason if the mode makes no sense)
+    run eager|compile                              seconds per call, over as many calls as take 20 ms
+    memory                                         the peak resident set so far, in bytes
 
-PyTorch is to be at its best: tcmalloc preloaded, AVX-512 for MKL, outputs in place where that is faster, fused
-kernels. MKL_AS_IT_IS=1 leaves MKL as it is.
+PyTorch runs in its fastest configuration: tcmalloc preloaded, AVX-512 for MKL, outputs in place if that is faster, fused
+kernels. MKL_AS_IT_IS=1 does not change MKL.
 """
 
 import ctypes.util
@@ -24,8 +24,8 @@ AT_LEAST = 0.02  # seconds a timing lasts
 
 
 def avx512_for_mkl():
-    """MKL takes AVX-512 where it finds Intel's name, and AVX2, half as fast, on another's CPU that has it too. This
-    library tells it yes: no more is needed. Its path, or None where MKL does as well as it can."""
+    """Returns the path of a library that makes MKL use AVX-512, or None if MKL does so itself. On CPUs that are not
+    Intel's, MKL uses AVX2, half as fast, even if they have AVX-512; the library only answers MKL's question for Intel."""
     try:
         cpu = open("/proc/cpuinfo").read()
     except OSError:
@@ -40,12 +40,12 @@ def avx512_for_mkl():
 
 
 def restart_at_its_best():
-    """With tcmalloc: glibc's malloc returns large blocks to the kernel, and page faults cost PyTorch up to half of its
-    speed. With all of MKL."""
+    """Restarts with tcmalloc and with MKL's AVX-512. glibc's malloc returns large blocks to the kernel, and page faults
+    cost PyTorch up to half of its speed."""
     tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
     if "PYTORCH_AT_ITS_BEST" not in os.environ:
         mkl = avx512_for_mkl() if os.environ.get("MKL_AS_IT_IS") is None else None
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # or processes start in the background of a timing
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # otherwise processes start during a timing
         os.environ |= {"PYTORCH_AT_ITS_BEST": "1", "LD_PRELOAD": ":".join(filter(None, [tcmalloc, mkl]))}
         os.execv(sys.executable, [sys.executable, *sys.argv])
     if not tcmalloc:
@@ -60,7 +60,7 @@ def tokens(vocab, *shape):
     return torch.randint(vocab, shape)
 
 
-# Each builder takes the sizes and returns what one call does, and whether torch.compile can make something of it.
+# Each builder takes the sizes, and returns the function to time and whether torch.compile can improve it.
 
 
 def matmul_forward(N, C, OC):
@@ -95,7 +95,7 @@ def cross_entropy_forward_backward(N, V):
 
 
 def with_gradients(loss, inputs):
-    """compile takes the forward, and the backward with it."""
+    """torch.compile compiles the forward, and with it the backward."""
 
     def build(compiled):
         forward = torch.compile(loss) if compiled else loss
@@ -155,7 +155,7 @@ def embedding_forward(B, T, C, V):
 
 
 def embedding_backward(B, T, C, V):
-    """Into gradients that are there, as ours: PyTorch's own backward would also clear a (V,C) matrix."""
+    """Adds to existing gradients, as this program does: PyTorch's own backward would also clear a (V,C) matrix."""
     dwte, dwpe, dout, ids = random(V, C), random(T, C), random(B, T, C), tokens(V, B * T)
 
     def backward():
@@ -211,7 +211,7 @@ def step(layers, heads, C, V, context, B, T):
 
 
 def define_model():
-    """GPT-2, plainly; a class needs torch, which is loaded only after tcmalloc."""
+    """A plain GPT-2. It is defined in a function because torch is imported only after tcmalloc is loaded."""
 
     class Block(torch.nn.Module):
         def __init__(self, heads, C):
@@ -253,7 +253,7 @@ WITH_GRADIENTS = {"classifier_forward_backward", "cross_entropy_forward_backward
 
 
 def prepare(mode, work, sizes):
-    """What a call does, once done; None where the mode makes no sense."""
+    """Returns the function to time, after one call; None if the mode makes no sense."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     torch.set_grad_enabled(work in WITH_GRADIENTS)
@@ -277,8 +277,8 @@ def prepare(mode, work, sizes):
 
 
 def rest():
-    """Returns when this process's threads sleep: OpenMP's spin for a while after work (14 ms where seen, by
-    KMP_BLOCKTIME 200 ms), and would disturb what is timed next."""
+    """Returns when this process's threads sleep: OpenMP's threads spin for a while after work (14 ms when measured,
+    200 ms by KMP_BLOCKTIME), and would disturb the next timing."""
     give_up, busy = time.perf_counter() + 1, True
     while busy and time.perf_counter() < give_up:
         cpu, start = time.process_time(), time.perf_counter()
@@ -287,7 +287,7 @@ def rest():
 
 
 def seconds_a_call(call):
-    """As dev/harness.h has it: the first call counts only where it takes long."""
+    """As in dev/harness.h: the first call counts only if it takes long."""
     start = time.perf_counter()
     call()
     seconds = time.perf_counter() - start
@@ -304,7 +304,7 @@ def seconds_a_call(call):
 
 def main():
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries is not an answer
     torch.set_num_threads(int(sys.argv[1]))
     ready = {}
     for line in sys.stdin:
@@ -316,7 +316,7 @@ def main():
                 if call:
                     ready[words[0]] = call
                 print("ready" if call else "-", file=answers)
-            except Exception as e:  # whatever fails in PyTorch is a row without it
+            except Exception as e:  # if PyTorch fails, the row has no time of it
                 lines = str(e).strip().splitlines() or [""]
                 print(f"- {type(e).__name__}: {lines[0]}", file=answers)
         elif command == "run":

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times PyTorch's training steps of GPT-2 124M on a GPU, as scripts/gpu_check.sh times ours.
+"""Times PyTorch's training steps of GPT-2 124M on a GPU, as scripts/gpu_check.sh times this program's.
 
     bench_pytorch_gpu.py SHARD BATCH...
 
-SHARD holds tokens as ./train_gpt2 tokenize writes them. A line for each batch size, of sequences of 1024 tokens:
+SHARD holds tokens as ./train_gpt2 tokenize writes them. Prints a line for each batch size, with sequences of 1024 tokens:
     B=64: 123456 tokens/s, median of 20 steps, loss 9.12
-Exit status: 0 all timed, 1 one was not, 3 no PyTorch that can use a GPU.
+Exit status: 0 if all were timed, 1 if one was not, 3 without a PyTorch that can use a GPU.
 
-PyTorch is to be at its best: bf16 autocast, torch.compile, flash attention (scaled_dot_product_attention), the
-vocabulary padded for tensor cores as ours, fused AdamW, batches from pinned memory. The clock is the host's, from step to step,
-each of which waits for its loss, as ours.
+PyTorch runs in its fastest configuration: bf16 autocast, torch.compile, flash attention (scaled_dot_product_attention),
+the vocabulary padded for tensor cores as in this program, fused AdamW, batches from pinned memory. The host's clock
+measures from step to step, and each step waits for its loss, as in this program.
 """
 
 import gc
@@ -22,13 +22,13 @@ WARM_UP, TIMED = 5, 20
 
 
 def batches(path, B, T, device):
-    """Endless (x, y), each (B,T), one after the other out of the shard."""
+    """Yields (x, y), each (B,T), in order from the shard, without end."""
     tokens = np.memmap(path, dtype=np.uint16, mode="r", offset=1024)
     position = 0
     while True:
         if position + B * T + 1 > len(tokens):
             position = 0
-        piece = np.resize(tokens[position : position + B * T + 1], B * T + 1)  # again from its start if it is short
+        piece = np.resize(tokens[position : position + B * T + 1], B * T + 1)  # a short shard is repeated
         position += B * T
         piece = torch.from_numpy(piece.astype(np.int64))
         if device == "cuda":
@@ -37,7 +37,7 @@ def batches(path, B, T, device):
 
 
 def time_steps(model, data, device, steps):
-    """Seconds of each step, and the last loss."""
+    """Returns the seconds of each step, and the last loss."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -59,14 +59,14 @@ def time_steps(model, data, device, steps):
 
 
 def bench(shard, B, device="cuda", shape=(12, 12, 768, PADDED, T), warm_up=WARM_UP, timed=TIMED):
-    """Whether it could be timed."""
+    """Times one batch size. Returns whether that was possible."""
     layers, heads, C, V, context = shape
     torch.manual_seed(0)
     torch._dynamo.reset()
     try:
         model = bench_pytorch.define_model()(layers, heads, C, V, context).to(device)
         seconds, loss = time_steps(model, batches(shard, B, context, device), device, warm_up + timed)
-    except Exception as e:  # out of memory, or no compiler for torch.compile: the other batch sizes may still do
+    except Exception as e:  # out of memory, or no compiler for torch.compile: other batch sizes may still work
         print(f"B={B}: not timed: {type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}", flush=True)
         return False
     speed = B * context / statistics.median(seconds[warm_up:])
@@ -98,5 +98,5 @@ if __name__ == "__main__":
         sys.exit(3)
     import bench_pytorch
 
-    bench_pytorch.torch, bench_pytorch.F = torch, F  # which it loads late
+    bench_pytorch.torch, bench_pytorch.F = torch, F  # bench_pytorch imports them late
     sys.exit(main())

@@ -2,7 +2,8 @@
 # Counts the instructions of a fixed small training step, one with AdamW and one with Muon, on one thread, and compares
 # with the number in dev/results/callgrind.txt: 3 % more fails. --update writes the number.
 #   scripts/callgrind.sh [--update]
-# The x86-64-v3 build: valgrind knows no AVX-512. Another compiler makes other code: then the count is only printed.
+# It uses the x86-64-v3 build, because valgrind does not support AVX-512. With another compiler, which makes other code,
+# the count is only printed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the CUDA kernels, as their tests use them, for NVIDIA GPUs: without a register spilled or an array in local
-# memory. Runs the tests too where there is a GPU. Ends with "N passed, N failed[, N skipped]". With WERROR set, which
-# .ci/run does, a warning is a failure.
+# Compiles the CUDA kernels, as their tests use them, for NVIDIA GPUs, and fails if a kernel spills registers or has an
+# array in local memory. Also runs the tests if there is a GPU. Ends with "N passed, N failed[, N skipped]". With WERROR
+# set, as by .ci/run, a warning is a failure.
 #   scripts/check_cuda.sh [ARCHITECTURE...]     sm_80, sm_90 and this machine's GPU unless given
-# Without a GPU only what holds the program's own kernels is compiled, GPT-2 and the norms; with ALL=1 the rest too.
+# Without a GPU only the program's own kernels are compiled, those of GPT-2 and the norms; with ALL=1 the others too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,7 +28,7 @@ for arch; do flags+=(-gencode "arch=compute_${arch#sm_},code=$arch"); done
 
 log=$out/log
 source scripts/checks.sh
-# From ptxas' report on each kernel: how many there are, the most registers, and those with something in local memory.
+# Summarizes ptxas' report: the number of kernels, the most registers, and the kernels that use local memory.
 report() { # log
     awk '/Compiling entry function/ { name = $0; sub(/.*function /, "", name); kernels++ }
          /bytes stack frame/ && ($1 + $5 + $9 > 0) { print "  " name ": " $0; bad = 1 }
@@ -37,7 +37,7 @@ report() { # log
 }
 
 check "what the model's test stands on" make objects CXX=g++
-# All at once, as far as there are cores: two for each.
+# Compiles in parallel, with two cores for each.
 names=() sources=()
 for source in dev/test/cuda/*_test.cpp dev/*_cuda/ladder.cpp; do
     name=cuda_$(basename "$source" .cpp)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the program under ThreadSanitizer. GCC's OpenMP runtime is not built for that: hundreds of false reports. LLVM's
-# takes its place at run time (it has GCC's entry points) and tells the sanitizer of OpenMP's order through Archer.
+# Runs the program under ThreadSanitizer. GCC's OpenMP runtime does not support it and would give hundreds of false
+# reports. LLVM's runtime replaces it (it has GCC's entry points) and reports OpenMP's ordering to the sanitizer through
+# Archer.
 # Needs Debian's libomp-dev. Ends with "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,7 +24,7 @@ check() {  # name, expected exit status, command
     fi
 }
 
-# That a race is found, and that none is where there is none.
+# Checks that a race is found, and that nothing is reported without one.
 printf '%s\n' 'int main(int argc, char**) {' 'long sum = 0, all[3] = {};' '#pragma omp parallel for' \
     'for (int i = 0; i < 3; i++) { all[i] = i; if (argc > 1) sum += i; }' 'return all[1] == 1 && sum >= 0 ? 0 : 1; }' >race.cpp
 g++ -O1 -g -fopenmp -fsanitize=thread race.cpp -o race || exit 2

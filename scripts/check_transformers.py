@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens a model directory or checkpoint with the Hugging Face libraries, as anybody would, and says what they found.
+"""Opens a model directory or checkpoint with the Hugging Face libraries, as a user would, and prints what they found.
 
     check_transformers.py DIR                                  counts, warnings, the tokenizer
     check_transformers.py DIR --prompt TEXT                    and the likeliest next tokens
@@ -7,7 +7,7 @@
     check_transformers.py DIR --same-as OTHER                  the logits of both must be identical
     check_transformers.py --make DIR --layers 2 --vocab 300    write a random model with save_pretrained
 
-Exit status: 0 all well, 1 something is missing, unexpected or different.
+Exit status: 0 if all is well, 1 if something is missing, unexpected or different.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import transformers
 
 
 class Warnings(logging.Handler):
-    """Collects what the libraries complain about: a good directory gives them no reason."""
+    """Collects the libraries' warnings: there must be none for a good directory."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -38,13 +38,13 @@ def make(directory, args):
         n_positions=args.context, bos_token_id=None, eos_token_id=None,
     )
     model = transformers.GPT2LMHeadModel(config)
-    for parameter in model.parameters():  # biases and layernorms too, or a swap of two would not show
+    for parameter in model.parameters():  # biases and layernorms too, so that swapping two of them is noticed
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(directory, max_shard_size=args.shard_size)
 
 
 def open_model(directory):
-    """The model in float32, and what did not fit."""
+    """Returns the model in float32, and the keys that did not fit."""
     model, loading = transformers.GPT2LMHeadModel.from_pretrained(
         directory, output_loading_info=True, local_files_only=True, dtype=torch.float32
     )

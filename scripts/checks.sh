@@ -1,10 +1,10 @@
-# Sourced by scripts that run checks one after the other and count them; `log` names the file for their output.
+# For scripts that run checks one after the other and count them. `log` is the file for their output.
 passed=0 failed=0 skipped=0
 skip() { # what, why
     skipped=$((skipped + 1))
     echo "skip $1: $2"
 }
-check() { # what, command: shows the command's output only where it fails
+check() { # what, command: shows the command's output only if it fails
     local what=$1
     shift
     if "$@" >"$log" 2>&1; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares two reference dumps tensor by tensor: names, types, shapes, metadata and numbers.
 
-Exit status: 0 all agree, 1 a difference (NaN is one), 2 a file cannot be read.
+Exit status: 0 if all agree, 1 if there is a difference (NaN is one), 2 if a file cannot be read.
 """
 
 import argparse
@@ -11,11 +11,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-VERSIONS = ("torch", "transformers")  # may differ: that the numbers do not is what is being checked
+VERSIONS = ("torch", "transformers")  # may differ: this script checks that the numbers do not
 
 
 def compare(path_a, path_b, tolerance):
-    """(names that agree, lines about those that do not)"""
+    """Returns (names that agree, lines about those that do not)."""
     with safetensors.safe_open(path_a, "np") as a, safetensors.safe_open(path_b, "np") as b:
         about_a, about_b = a.metadata() or {}, b.metadata() or {}
     a, b = safetensors.numpy.load_file(path_a), safetensors.numpy.load_file(path_b)
@@ -38,7 +38,7 @@ def compare(path_a, path_b, tolerance):
 
 
 def difference(a, b, tolerance):
-    """None if they agree, else one line."""
+    """Returns None if they agree, otherwise one line."""
     if a is None or b is None:
         return f"only in the {'second' if a is None else 'first'} file"
     if a.dtype != b.dtype or a.shape != b.shape:

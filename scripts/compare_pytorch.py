@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the built programs to PyTorch, on numbers made now:
+"""Compares the built programs with PyTorch, on newly made numbers:
 
     the committed dump is what this PyTorch computes;
     ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
@@ -7,7 +7,7 @@
     more rows than its tokenizer has tokens, and where it has no tokenizer and is trained on ids that are no text;
     tokens that were added to a tokenizer come out of ./train_gpt2 with their ids.
 
-Exit status: 0 all passed, 1 a check failed.
+Exit status: 0 if all passed, 1 if a check failed.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def check_dumps(checks, directory, test_gpt2, random):
         name = " ".join(f"{key} {value}" for key, value in shape.items())
         checks.run(f"test_gpt2 --dump, {name}", [test_gpt2, "--dump", path])
 
-    # The test must see one wrong number, and NaN.
+    # The test must notice one wrong number, and NaN.
     path = os.path.join(directory, "wrong.safetensors")
     with safetensors.safe_open(COMMITTED, "np") as f:
         metadata = f.metadata()
@@ -165,7 +165,7 @@ def gpt2_merges(vocab_bpe):
 
 
 def gpt2_encoding(vocab_bpe):
-    """tiktoken's gpt2, from the merges alone: it would fetch its files from the net."""
+    """tiktoken's gpt2, built from the merges, because tiktoken would download its files."""
     byte_of = gpt2_symbols()
     ranks = {bytes([b]): i for i, b in enumerate(byte_of.values())}
     for left, right in gpt2_merges(vocab_bpe):
@@ -180,7 +180,7 @@ def tiny_text(random):
 
 
 def mean_loss(model, ids, context):
-    """Over all of ids, in windows that do not overlap; the last one may be shorter."""
+    """The mean loss over all ids, in windows that do not overlap; the last one may be shorter."""
     total = 0.0
     with torch.no_grad():
         for begin in range(0, len(ids) - 1, context):
@@ -197,7 +197,7 @@ def open_in_transformers(directory):
 
 
 def check_loss(checks, name, printed, model, ids, context):
-    """What eval printed, None where it failed, is transformers' loss on these ids."""
+    """Checks that the loss that eval printed (None if it failed) is transformers' loss on these ids."""
     if printed is None:
         return
     found = re.search(r"^loss (\d+\.\d+)", printed, re.MULTILINE)
@@ -209,7 +209,7 @@ def check_loss(checks, name, printed, model, ids, context):
 
 
 def check_checkpoint(checks, directory, train_gpt2, tokenizer, text, ids, vocab=0):
-    """A run on text; `vocab`: the model's rows, 0 for one per token."""
+    """Checks a run on text. `vocab` is the model's number of rows; 0 means one per token."""
     title = f"{tokenizer} with {vocab} rows" if vocab else tokenizer
     data = os.path.join(directory, f"{title}.txt")
     with open(data, "w", encoding="utf-8", newline="") as f:
@@ -231,7 +231,7 @@ def check_checkpoint(checks, directory, train_gpt2, tokenizer, text, ids, vocab=
     try:
         model, loading = open_in_transformers(checkpoint)
         theirs = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True).encode(text)
-    except Exception as e:  # whatever transformers finds wrong with the directory is the finding
+    except Exception as e:  # any error of transformers about the directory is a failed check
         checks.check(name, False, f"{type(e).__name__}: {e}")
         return
     checks.check(name, not any(loading.values()), loading)
@@ -258,7 +258,7 @@ ADDED_IDS = [50258, 5303, 220, 50259, 50257]
 
 
 def make_added_tokens(directory, vocab_bpe):
-    """GPT-2's tokenizer with a padding token, a special one and a word, and a model of as many rows."""
+    """Makes GPT-2's tokenizer with a padding token, a special token and a word, and a model with as many rows."""
     merges = gpt2_merges(vocab_bpe)
     vocab = {token: i for i, token in enumerate([*gpt2_symbols(), *(a + b for a, b in merges), "<|endoftext|>"])}
     tokenizer = transformers.GPT2Tokenizer(vocab=vocab, merges=merges)
@@ -272,7 +272,7 @@ def make_added_tokens(directory, vocab_bpe):
 
 
 def make_slow_files(directory, fast, vocab, merges):
-    """The same as the slow tokenizer of transformers 4 wrote it."""
+    """Makes the same tokenizer in the files of transformers 4's slow tokenizer."""
     shutil.copytree(fast, directory)
     os.remove(os.path.join(directory, "tokenizer.json"))
     os.remove(os.path.join(directory, "tokenizer_config.json"))
@@ -348,7 +348,7 @@ def write_shard(path, ids):
 
 
 def check_ids(checks, directory, train_gpt2, random):
-    """A model of transformers without a tokenizer, evaluated on a shard, trained on it, and opened again."""
+    """Checks a transformers model without a tokenizer: evaluated on a shard, trained on it, and opened again."""
     context, vocab = 32, 300
     ids = random.randint(0, vocab, 1000).tolist()
     shard, theirs, ours = (os.path.join(directory, name) for name in ("ids.bin", "theirs", "ours"))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares `train_gpt2 tokenize --tokenizer gpt2` with tiktoken's gpt2, token for token and offline.
 
-tiktoken's encoding is built from data/vocab.bpe (scripts/get_data.sh). Code points that PCRE2's Unicode tables do not
-know are left out of the comparison, since tiktoken's tables may be newer; how many of them differ is printed.
+tiktoken's encoding is built from data/vocab.bpe (scripts/get_data.sh). Code points that are unassigned in PCRE2's Unicode
+tables are left out of the comparison, since tiktoken's tables may be newer; the number that differs is printed.
 Ends with `N passed, N failed`; exit status 1 if any failed.
 """
 import argparse
@@ -166,7 +166,7 @@ class Comparison:
         self.fail(f"{name}, token {first}, byte {at}", data[at:], expected[first:], found[first:])
 
     def differing(self, pieces):
-        """The pieces that are encoded differently where all of them stand in one text, on a line each."""
+        """The pieces that are encoded differently when all of them are in one text, one per line."""
         lines = [p.decode("utf-8", errors="replace").encode() + b"\n" for p in pieces]
         expected, found = self.reference(b"".join(lines)), self.ours(b"".join(p + b"\n" for p in pieces))
         if np.array_equal(expected, found):

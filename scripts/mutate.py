@@ -58,11 +58,11 @@ MATMUL = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
             Run('device/matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
             Run('layers/attention_test', '*', ATTENTION, alone=True),
             Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
-# One test calls some of the kernels itself: its own object is rebuilt, too.
+# One test calls some of the kernels itself, so its own object is rebuilt too.
 KERNELS = MATMUL + [Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*')]
 READING = ('io/model/checkpoint_reading',)
 
-# Of each source: how many mutants, and the tests that should notice them, the cheapest first.
+# For each source: the number of mutants, and the tests that should notice them, the cheapest first.
 TABLE = {
     'device/cpu/gemm/gemm.h': (10, KERNELS),
     'device/cpu/gemm/packing.h': (8, KERNELS),
@@ -192,7 +192,7 @@ def mutants_of(file, seed):
             seen[text] = seen.get(text, 0) + 1
             for begin, end, new in changes(codes[i], lines[i]):
                 if new == ' ' and (i != statement[0] or not starts):
-                    continue  # not a statement but the end of one
+                    continue  # the end of a statement
                 after = lines[i][:begin] + new + lines[i][end:]
                 identity = '\0'.join([file, text, str(seen[text]), after.strip(), str(begin - len(lines[i]))])
                 digest = hashlib.sha1(identity.encode()).hexdigest()[:6]
@@ -228,19 +228,19 @@ class Tree:
             (self.path / 'data').symlink_to(ROOT / 'data')
 
     def make(self, flags, targets, rebuilt=None):
-        """Builds targets; with `rebuilt`, only these objects, and all others stay as they are."""
+        """Builds targets. With `rebuilt`, rebuilds only these objects."""
         old = [] if rebuilt is None else [f'-o{o}' for o in self.objects if o not in rebuilt]
         env = {k: v for k, v in os.environ.items() if k not in ('MAKEFLAGS', 'MFLAGS')} | {'MAKELEVEL': '1'}
         return subprocess.run(['make', '-s', *old, f'CXXFLAGS={flags}', *targets], cwd=self.path, env=env,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def build(self, run):
-        """The test of `run` with its objects rebuilt from what the sources are now."""
+        """The test of `run`, with its objects rebuilt from the current sources."""
         flags = [] if run.test.startswith('cuda/') else ['OPT=']  # the emulator needs its own
         return self.make(FLAGS + f' -include {self.common}', [*flags, f'{BUILD}/test/{run.test}'], run.objects)
 
     def test(self, run, cpu_limit=0):
-        """(what failed or '', CPU seconds)"""
+        """Returns (the failure or '', CPU seconds)."""
         temporary = self.path / 'tmp'
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -256,7 +256,7 @@ class Tree:
         with open(self.path / 'log', 'w') as out:
             child = subprocess.Popen([f'{BUILD}/test/{run.test}'], cwd=self.path, env=env, stdout=out,
                                      stderr=subprocess.STDOUT, preexec_fn=limit)
-        deadline = time.monotonic() + (20 * cpu_limit if cpu_limit else 600)  # for one that waits; other load counts
+        deadline = time.monotonic() + (20 * cpu_limit if cpu_limit else 600)  # for a test that hangs; includes waiting for other load
         while True:
             pid, status, used = os.wait4(child.pid, os.WNOHANG)
             if pid:
@@ -278,7 +278,7 @@ class Tree:
         return [hashlib.sha1((self.path / o).read_bytes()).hexdigest() for o in run.objects]
 
     def restore(self, objects):
-        """The objects as they were before a mutant."""
+        """Restores the objects from before a mutant."""
         for name in objects:
             path = self.path / name
             if not path.exists() or path.stat().st_mtime_ns != (self.saved / name).stat().st_mtime_ns:
@@ -305,7 +305,7 @@ class Runner:
         for name in sorted({o for run in runs for o in run.objects}):
             (Tree.saved / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(first.path / name, Tree.saved / name)
-        # What takes most of the time to compile, precompiled. GCC does not use it where its flags do not fit.
+        # Precompiles the headers that take most of the time. GCC ignores them if the flags do not fit.
         Tree.common = pathlib.Path(directory) / 'common.h'
         Tree.common.write_text(''.join(f'#include <{name}>\n' for name in COMMON))
         compiler = first.make(FLAGS, ['--eval=flags: ; @echo $(CXX) $(FLAGS) -march=$(ARCH)', 'flags']).stdout.split()
@@ -317,7 +317,7 @@ class Runner:
             self.trees.put(Tree(pathlib.Path(directory) / str(i)))
 
     def measure(self, tree, run):
-        """A test on the unchanged sources: it passes; its objects and CPU time are what mutants are compared with."""
+        """Runs a test on the unchanged sources; mutants are compared with its objects and CPU time."""
         with self.locks[run]:
             if run not in self.unchanged:
                 done = tree.build(run)
@@ -344,7 +344,7 @@ class Runner:
                     mutant.result = 'does not build'
                     break
                 if tree.digests(run) == digests:
-                    continue  # the test is what it was
+                    continue  # the test has not changed
                 mutant.result = 'survived'
                 failed, _ = tree.test(run, 5 + 5 * seconds)
                 if failed:

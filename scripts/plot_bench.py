@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws each dev/results/*.csv that make bench wrote, as an .svg beside it: every row's share of the machine's peak,
-ours and PyTorch's.
+"""Draws each dev/results/*.csv of make bench as an .svg beside it: every row's share of the machine's peak, for this
+program and PyTorch.
 
     plot_bench.py DIR|FILE.csv...
 """
@@ -20,7 +20,7 @@ FAST = 1.0  # a rate above the streaming copy's (a row that fits the caches) is 
 
 
 def read(path):
-    """The comment line about the machine, and the rows as dictionaries."""
+    """Returns the comment line about the machine, and the rows as dictionaries."""
     with open(path, newline="") as f:
         about = f.readline().lstrip("# ").strip()
         return about, list(csv.DictReader(f))
@@ -36,7 +36,7 @@ def time_text(seconds):
 
 
 def panel(axes, title, rows, strip):
-    """Two bars a row: ours, and PyTorch's below it, with the time behind each."""
+    """Draws two bars per row: this program's, and PyTorch's below it, each followed by its time."""
     for i, row in enumerate(rows):
         ours, theirs, share = float(row["seconds"]), best_pytorch(row), float(row["share of peak"])
         height = 0.4 if theirs else 0.6

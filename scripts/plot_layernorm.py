@@ -29,7 +29,7 @@ def read(path):
 
 def save(figure, path):
     figure.tight_layout()
-    # No date and no random ids: the same numbers make the same file.
+    # No date and no random ids, so that the same numbers give the same file.
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
     print(path)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs test programs, shows what the failing ones print, and ends with "N passed, N failed".
 #   scripts/run_tests.sh PROGRAM...
-# A GoogleTest program (its name ends in _test) is counted by its JSON report; any other ends with such a line itself.
-# A program that crashes, hangs, fails without saying which test, or has no tests at all, is one failure.
-# SKIPPED: programs that this compiler cannot build, each counted as one that is skipped.
-# They run one after another, as they use all cores, but for CUDA's: the emulator keeps one core busy, so that there are
-# as many at once. Nothing runs beside the others: threads that wait at a barrier for one without a core take far longer.
+# The tests of a GoogleTest program (its name ends in _test) are counted from its JSON report; any other program ends with
+# such a line itself. A program that crashes, hangs, fails without a failing test, or has no tests, is one failure.
+# SKIPPED: programs that this compiler cannot build, each counted as one skipped test.
+# Programs run one after another, as they use all cores: threads at a barrier wait far longer for one without a core. CUDA's
+# tests keep one core busy, in the emulator, so as many of them as there are cores run at once.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # as the program has it (device/cpu/openmp_spin.h)
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # as in the program (device/cpu/openmp_spin.h)
 
 work=$(mktemp -d)
 : >"$work/counts"
@@ -56,7 +56,7 @@ run() {  # program: prints a line on it, and adds its counts to $work/counts
         -v start="$started" -v end="$EPOCHREALTIME" 'BEGIN {
             printf "%-4s %-40s %4d passed, %d failed%s  %.1f s%s\n", f ? "FAIL" : p ? "ok" : "skip", name, p, f,
                    s ? ", " s " skipped" : "", end - start, why == "" ? "" : "  (" why ")" }'
-    # all but the tests that went well, so that one which crashed is the last that is named
+    # without the tests that passed, so that a test that crashed is the last one shown
     [ "$failed" = 0 ] || sed -e '/^\[ RUN /{' -e N -e '/\n\[ *OK /d' -e '}' "$own/output" | sed 's/^/    /'
     echo "$passed $failed $skipped" >>"$work/counts"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing to build (run), to test, for the checks of .ci/run (ci), or to compare with PyTorch
-# (pytorch: a .venv for scripts/*.py). Does nothing, quickly and offline, where all of it is there.
+# Installs the missing packages for building (run), testing (test), the checks of .ci/run (ci), or comparisons with PyTorch
+# (pytorch: a .venv for scripts/*.py). If nothing is missing it does nothing, quickly and offline.
 #   scripts/setup.sh [run|test|ci|pytorch]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +9,7 @@ fail() { echo "setup.sh: $*" >&2; exit 1; }
 what=${1:-run}
 case "$what" in run | test | ci | pytorch) ;; *) fail "found '$what', expected run, test, ci or pytorch" ;; esac
 
-# Wanted packages, one a line: Debian's name, Fedora's, Arch's, Homebrew's.
+# The required packages, one per line: the names in Debian, Fedora, Arch and Homebrew.
 missing=$(
     command=${CXX:-g++}                                         # may have words before and after the compiler's name
     compiler=${command#ccache }
@@ -21,7 +21,7 @@ missing=$(
     [ "$what" = run ] || headers+='
         gtest/gtest.h libgtest-dev gtest-devel gtest googletest'
     command -v make >/dev/null || echo make make make make
-    # clang's OpenMP is a package of its own, of the same version in Debian.
+    # clang's OpenMP is a separate package, in Debian with the same version.
     name=$(basename "$compiler")
     if [[ $name = clang++* ]]; then
         version=${name#clang++}
@@ -55,7 +55,7 @@ missing=$(
         printf '%s\n' 'clang clang clang llvm' 'libclang-rt-dev compiler-rt compiler-rt llvm'  # libFuzzer
     [ "$what" != ci ] || command -v valgrind >/dev/null || echo valgrind valgrind valgrind valgrind
     [ "$what" != pytorch ] || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv python3 python python
-    # make bench compares with PyTorch at its best.
+    # make bench compares with PyTorch in its fastest configuration.
     [ "$what" != pytorch ] || python3 -c 'import ctypes.util as u; assert u.find_library("tcmalloc_minimal")' 2>/dev/null ||
         echo libtcmalloc-minimal4 gperftools-libs gperftools gperftools
 )
@@ -79,7 +79,7 @@ if [ -n "$missing" ]; then
     fi
     echo "installing ${packages% }"
     apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1; }
-    # Lists that are out of date are no reason to fail, as long as the packages install.
+    # Outdated package lists are not an error, as long as the packages install.
     apt update || true
     # shellcheck disable=SC2086  # one word a package
     apt install -y --no-install-recommends $packages || { cat "$log" >&2; fail "apt-get could not install ${packages% }"; }

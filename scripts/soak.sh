@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Trains for a time, evaluating, sampling and saving all the while, and says whether memory, file handles and speed stay
-# as they were after warm-up, which is the first fifth of it.
-#   scripts/soak.sh [SECONDS [OPTION…]]     an hour, the tiny model; the options are train_gpt2's
-# Ends with status 1 where memory grew by a MiB or more, or file handles grew. Tokens per second also tell of the
-# machine's other work, and processor seconds for a step less so (of one thread: OMP_NUM_THREADS=1, more spin while they
-# wait); both are only reported. So at the end a new run is started beside the old one for a minute: what slows one
-# slows the other.
+# Trains for a long time, with frequent evaluations, samples and saves, and checks that memory and file handles do not grow
+# after the warm-up, the first fifth of the time.
+#   scripts/soak.sh [SECONDS [OPTION…]]     default: an hour, the tiny model; the options are train_gpt2's
+# The exit status is 1 if memory grew by a MiB or more, or if file handles grew. Tokens per second, and CPU seconds per
+# step, are only reported: they also depend on the machine's other work (CPU seconds less so with OMP_NUM_THREADS=1, as
+# waiting threads spin). So at the end a new run is started for a minute beside the old one: other work slows both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -58,13 +57,13 @@ train, val = read_log("before")
 def fifth(n, of):
     return [e for e in of if n * seconds / 5 <= e[0] < (n + 1) * seconds / 5]
 
-# The most that a fifth of the time saw: memory swings with every save and report. Of handles the median: what is open
-# while it saves is no leak.
+# The maximum of memory over a fifth of the time, as it varies with every save and report, and the median of handles, as
+# files that are open during a save are not a leak.
 rss = [max(s[1] for s in fifth(n, samples)) for n in range(5)]
 handles = [statistics.median_low(s[2] for s in fifth(n, samples)) for n in range(5)]
 speed = [statistics.median(v for _, v in fifth(n, [(e["seconds"], e["tokens_per_second"]) for e in train])) for n in range(5)]
 
-def processor(part):  # seconds for a step, evaluations, samples and saves among them
+def processor(part):  # seconds per step, including evaluations, samples and saves
     (_, _, _, before, first), (_, _, _, after, last) = part[0], part[-1]
     return (after - before) / os.sysconf("SC_CLK_TCK") / max(last - first, 1)
 
