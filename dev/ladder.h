@@ -1,7 +1,7 @@
 // A ladder: several versions of one kernel, from plain loops to the program's own. Each version is a rung, which adds
 // one idea to the rung before it; dev/ladder.cpp checks it against Reference<double>, times it and prints a row.
 // dev/NAME/ladder.cpp defines `kernel` (name, sizes) and climb(ladder), which declares inputs and outputs, passes
-// (forward, backward) and their rungs. dev/gelu/ladder.cpp is a short example.
+// (forward, backward) and their rungs. dev/README.md has an example.
 #pragma once
 
 #include <array>
