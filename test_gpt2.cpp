@@ -2,7 +2,7 @@
 // 1 if not, 2 for bad input.
 //   ./test_gpt2                                        the committed dump of scripts/dump_reference.py
 //   ./test_gpt2 --dump FILE.safetensors                another one
-//   ./test_gpt2 --checkpoint FILE.bin --state FILE.bin a llm.c pair, of any size
+//   ./test_gpt2 --checkpoint FILE.bin --state FILE.bin an llm.c pair, of any size
 #include <cstring>
 
 #include "dev/reference_check.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* committed_dump = "dev/test/data/gpt2_reference.safetensors";
 
-// A llm.c pair comes from PyTorch in float, so both sides have rounding errors: 1e-6 of a tensor's largest value,
+// An llm.c pair comes from PyTorch in float, so both sides have rounding errors: 1e-6 of a tensor's largest value,
 // measured for 12 layers of 768 channels. The rest is a margin for deeper models and longer sequences.
 void check_llmc_pair(const std::string& checkpoint, const std::string& state_path, Check& check) {
     const GPT2Config config = read_llmc_model_config(checkpoint);

@@ -132,7 +132,7 @@ double peak_flops(const Options& options) {
 
 double peak_bytes() {
     Cuda dev;
-    return measured_copy(dev, std::min(16 * peak_size * peak_size, free_memory() / 4));  // beside a model
+    return measured_copy(dev, std::min(16 * peak_size * peak_size, free_memory() / 4));  // the model is in memory too
 }
 
 std::string device_features() {

@@ -1,5 +1,5 @@
 // Compares a model on any device with a reference: the dump that scripts/dump_reference.py made with PyTorch in
-// float64, or a llm.c pair of model and debug state.
+// float64, or an llm.c pair of model and debug state.
 #pragma once
 
 #include <charconv>

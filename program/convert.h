@@ -4,6 +4,6 @@
 #include <string>
 
 // Converts a model between Hugging Face directories (or checkpoints) and llm.c files. If `out` ends in .bin, it becomes
-// a llm.c model of version 3 (fp32) or, with `bf16`, of version 5 (bf16); otherwise it becomes a new directory.
+// an llm.c model of version 3 (fp32) or, with `bf16`, of version 5 (bf16); otherwise it becomes a new directory.
 // Existing files are not overwritten. Throws InputError.
 void convert_model(const std::string& in, const std::string& out, bool bf16);

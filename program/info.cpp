@@ -157,7 +157,8 @@ void print_safetensors(std::ostream& out, const std::string& path) {
 void print_shard(std::ostream& out, const Shard& shard) {
     const uint16_t* tokens = shard.tokens();
     out << shard.path()
-        << (shard.has_header() ? ": a llm.c token shard, " : ": no header; as token ids alone (nanoGPT's prepare.py), ")
+        << (shard.has_header() ? ": an llm.c token shard, "
+                               : ": no header; as token ids alone (nanoGPT's prepare.py), ")
         << grouped(shard.size()) << " tokens";
     if (shard.size() > 0) out << ", largest id " << *std::max_element(tokens, tokens + shard.size());
     out << "\n  first ids";
@@ -177,7 +178,7 @@ bool print_shards(std::ostream& out, const std::string& path) {
     std::vector<std::string> shards;
     for (const auto& item : fs::directory_iterator(path)) {
         const std::string name = item.path().string();
-        if (name.ends_with(".bin") && llmc_kind(magic_of(MappedFile(name))) == "a llm.c token shard")
+        if (name.ends_with(".bin") && llmc_kind(magic_of(MappedFile(name))) == "an llm.c token shard")
             shards.push_back(name);
     }
     std::sort(shards.begin(), shards.end());
@@ -191,7 +192,8 @@ void print_state(std::ostream& out, const std::string& path, const MappedFile& f
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024 bytes", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
-    out << path << ": a llm.c debug state, version " << header[1] << ", B " << header[2] << ", T " << header[3] << '\n';
+    out << path << ": an llm.c debug state, version " << header[1] << ", B " << header[2] << ", T " << header[3]
+        << '\n';
     const std::string suffix = "_debug_state.bin";
     const std::string model = path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) + ".bin" : "";
     if (!path_exists(model)) return;
@@ -206,7 +208,8 @@ void print_hellaswag(std::ostream& out, const std::string& path, const MappedFil
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024 bytes", "write it again");
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof(header));
-    out << path << ": a llm.c HellaSwag file, " << header[2] << " examples, the longest of " << header[3] << " bytes\n";
+    out << path << ": an llm.c HellaSwag file, " << header[2] << " examples, the longest of " << header[3]
+        << " bytes\n";
 }
 
 void print_log(std::ostream& out, const std::string& path) {
@@ -255,17 +258,17 @@ void print_info(const std::string& path, std::ostream& out) {
 
     const MappedFile file(path);
     const std::string kind = llmc_kind(magic_of(file));
-    if (kind == "a llm.c model") {
+    if (kind == "an llm.c model") {
         const int version = read_llmc_model_version(path);
-        out << path << ": a llm.c model, version " << version << (version == 3 ? " (fp32)\n" : " (bf16)\n");
+        out << path << ": an llm.c model, version " << version << (version == 3 ? " (fp32)\n" : " (bf16)\n");
         return print_model(out, path);
     }
-    if (kind == "a llm.c debug state") return print_state(out, path, file);
-    if (kind == "a llm.c token shard") return print_shard(out, Shard(path));
+    if (kind == "an llm.c debug state") return print_state(out, path, file);
+    if (kind == "an llm.c token shard") return print_shard(out, Shard(path));
     if (name.ends_with(".bin") && is_headerless(file)) return print_shard(out, Shard::headerless(path));
-    if (kind == "a llm.c HellaSwag file") return print_hellaswag(out, path, file);
-    if (kind == "a llm.c tokenizer") {
-        out << path << ": a llm.c tokenizer\n";
+    if (kind == "an llm.c HellaSwag file") return print_hellaswag(out, path, file);
+    if (kind == "an llm.c tokenizer") {
+        out << path << ": an llm.c tokenizer\n";
         return print_tokenizer(out, *load_tokenizer(path));
     }
     if (kind.empty()) return print_text(out, path, file);

@@ -21,7 +21,7 @@ enum : unsigned {
     unsaved = 64,     // not part of what defines a training run: checkpoints do not keep it
     fixed = 128,      // cannot change at --resume
     shape = 256,      // set by --model
-    optional = 512,   // a saved "" is no error
+    optional = 512,   // a saved "" is allowed
     argument = 1024,  // positional and required
 
     cpu_only = 2048,  // an option of one of the two programs

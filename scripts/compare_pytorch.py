@@ -141,12 +141,12 @@ def check_llmc(checks, directory, test_gpt2):
             if os.path.exists(path):
                 os.remove(path)
         dump("--llmc", model, state, *options_of(shape))
-        checks.run(f"test_gpt2 on a llm.c pair of {name}", command)
+        checks.run(f"test_gpt2 on an llm.c pair of {name}", command)
 
     with open(state, "r+b") as f:  # the last gradient, lnfb's
         f.seek(-4, os.SEEK_END)
         f.write(np.array([np.nan], "<f4").tobytes())
-    checks.run("test_gpt2 on a llm.c pair fails on NaN in a gradient", command, status=1)
+    checks.run("test_gpt2 on an llm.c pair fails on NaN in a gradient", command, status=1)
 
 
 # ---- (d) a checkpoint in transformers --------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def check_checkpoints(checks, directory, train_gpt2, random):
         check_added_tokens(checks, directory, train_gpt2, merges)
 
 
-# ---- (e) ids that are no text ----------------------------------------------------------------------------------------
+# ---- (e) ids that are not text ---------------------------------------------------------------------------------------
 
 
 def write_shard(path, ids):

@@ -2,7 +2,7 @@
 """Dumps PyTorch's results for a small random GPT-2, with which test_gpt2 compares the C++ model.
 
     dump_reference.py OUT.safetensors               every activation, gradient and 10 AdamW steps, by name
-    dump_reference.py --llmc OUT.bin OUT_state.bin  a llm.c model (version 3) and debug state (version 2)
+    dump_reference.py --llmc OUT.bin OUT_state.bin  an llm.c model (version 3) and debug state (version 2)
 
 The committed dump is made with the defaults:
     rm dev/test/data/gpt2_reference.safetensors
@@ -341,7 +341,7 @@ def parse(argv):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("out", nargs="?", metavar="OUT.safetensors")
-    parser.add_argument("--llmc", nargs=2, metavar=("OUT.bin", "OUT_state.bin"), help="write a llm.c pair instead")
+    parser.add_argument("--llmc", nargs=2, metavar=("OUT.bin", "OUT_state.bin"), help="write an llm.c pair instead")
     parser.add_argument("--from", dest="source", metavar="HF_DIR", help="with --llmc: this model, not a random one")
     for name, value in SHAPE.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=f"of the random model (default {value})")

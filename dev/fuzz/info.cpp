@@ -13,7 +13,7 @@ void run(std::string_view input) {
     if (input.empty()) return;
     const std::string name = names[static_cast<unsigned char>(input[0]) % std::size(names)];
     std::string file(input.substr(1));
-    // The input does not contain the rest of a llm.c header, which is zeros.
+    // The input does not contain the rest of an llm.c header, which is zeros.
     if (name == "a.bin" && file.size() > 32) file.insert(32, 1024 - 32, '\0');
     memory_files::put(name, file);
     std::ostringstream out;

@@ -27,7 +27,7 @@ inline double data_sheet_flops(std::string_view name) {
                                           {"RTX 4090", 165.2e12},
                                           {"RTX 3090", 71e12},
                                           {"RTX 5090", 209.5e12}}};
-    // as a word of its own: the RTX A1000 is no A100
+    // Matches whole words: the RTX A1000 is not an A100.
     const auto has = [&](std::string_view word) {
         const auto ends = [&](size_t i) {
             return i >= name.size() || !std::isalnum(static_cast<unsigned char>(name[i]));

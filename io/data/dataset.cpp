@@ -170,7 +170,7 @@ std::array<int32_t, header_words> read_header(const MappedFile& file) {
     if (file.size() < header_bytes)
         bad_input(file.path(), "size", std::to_string(file.size()) + " bytes",
                   "at least the 1024 bytes of a token shard's header",
-                  "pass a llm.c shard; the name of a text file must not end in .bin");
+                  "pass an llm.c shard; the name of a text file must not end in .bin");
     std::array<int32_t, header_words> header;
     std::copy_n(file.data(), header_bytes, reinterpret_cast<uint8_t*>(header.data()));
     return header;
@@ -183,8 +183,8 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
     if (header[0] != shard_magic)
         bad_input(path, "magic number",
                   std::to_string(header[0]) + in_parentheses(kind_of(first_bytes(*file_, 64)).name),
-                  std::to_string(shard_magic) + " (a llm.c token shard)",
-                  "pass a llm.c shard; the name of a text file must not end in .bin");
+                  std::to_string(shard_magic) + " (an llm.c token shard)",
+                  "pass an llm.c shard; the name of a text file must not end in .bin");
     if (header[1] != shard_version)
         bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "write the shard again");
     size_ = static_cast<uint32_t>(header[2]);
@@ -197,7 +197,7 @@ Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>
 }
 
 // nanoGPT's prepare.py writes token ids without a header. A file is read as such only if it is nothing else: not of a
-// known kind, not text (text has no zero bytes, but every id below 256 has one), and not a llm.c shard with a damaged
+// known kind, not text (text has no zero bytes, but every id below 256 has one), and not an llm.c shard with a damaged
 // magic number (whose header is nearly all zeros).
 bool is_headerless(const MappedFile& file) {
     constexpr int64_t header_used = 12;

@@ -68,5 +68,5 @@ bool is_headerless(const MappedFile& file);
 // Returns the largest id. Throws InputError naming the first id that is not below `vocab`.
 uint16_t check_ids(const Shard& shard, int64_t vocab);
 
-// Writes tokens as a llm.c shard, whole or not at all (temporary name, fsync, rename).
+// Writes tokens as an llm.c shard, whole or not at all (temporary name, fsync, rename).
 WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens);

@@ -43,7 +43,7 @@ struct CheckFailed : std::runtime_error {
     throw InputError(path + ": " + call + " failed: " + std::strerror(error) + "; " + remedy);
 }
 
-// "data.bin: magic number: found 7, expected 20240520 (a llm.c token shard); pass a shard or a text file"
+// "data.bin: magic number: found 7, expected 20240520 (an llm.c token shard); pass a shard or a text file"
 [[noreturn]] inline void bad_input(const std::string& file, const std::string& field, const std::string& found,
                                    const std::string& expected, const std::string& remedy) {
     throw InputError(file + ": " + field + ": found " + found + ", expected " + expected + "; " + remedy);

@@ -1,5 +1,5 @@
 // Models on disk: a Hugging Face GPT-2 directory (config.json, model.safetensors, tokenizer files), a checkpoint, which
-// is such a directory with optimizer.safetensors and trainer_state.json, or a llm.c model file.
+// is such a directory with optimizer.safetensors and trainer_state.json, or an llm.c model file.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "io/text/tokenizer.h"
 
 // `path` is a checkpoint or Hugging Face directory, a run's OUT (its newest checkpoint), a model.safetensors
-// with config.json beside it, or a llm.c .bin. Throws InputError for missing tensors, wrong shapes, and settings with
+// with config.json beside it, or an llm.c .bin. Throws InputError for missing tensors, wrong shapes, and settings with
 // which GPT2LMHeadModel would compute something else than this program (another activation, untied embeddings, another
 // layer_norm_epsilon, …).
 GPT2Config read_model_config(const std::string& path);
@@ -23,7 +23,7 @@ void read_model(const std::string& path, const GPT2Config& config, float* parame
 std::string nonfinite_values(const GPT2Config& config, const float* parameters);
 // read_model, for a model that will be run. Throws CheckFailed naming the tensor if not all values are finite.
 void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters);
-// The model's tokenizer: the one in its directory; for a llm.c file GPT-2's if V is 50257, bytes if V is 256. Null if
+// The model's tokenizer: the one in its directory; for an llm.c file GPT-2's if V is 50257, bytes if V is 256. Null if
 // it is not known.
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings = {});
 // The tokenizer that `spec` names (as in load_tokenizer). If `spec` is "", the model's own, or "none" if the model has
@@ -45,7 +45,7 @@ struct OptimizerBuffer {
     int64_t size;
 };
 
-// What a checkpoint holds beside the model.
+// The state of a checkpoint besides the model.
 struct TrainerState {
     int64_t step = 0;            // updates done
     int64_t last_applied = 0;    // the last update that was not skipped; its random numbers rounded the parameters

@@ -63,7 +63,7 @@ struct ModelHeader {
 
 // Checks everything that can be checked without reading a parameter.
 ModelHeader check_model(const MappedFile& file) {
-    const Header header = read_header(file, model_magic, "a llm.c model");
+    const Header header = read_header(file, model_magic, "an llm.c model");
     check_version(file, header[1]);
     GPT2Config c{header[2], header[3], header[4], header[5], header[6]};
     check_word(file, "max sequence length", c.context, 1, GPT2Limits::context);
@@ -97,17 +97,17 @@ const uint8_t* take(const uint8_t* from, T* to, int64_t count) {
 std::string llmc_kind(int32_t magic) {
     switch (magic) {
         case model_magic:
-            return "a llm.c model";
+            return "an llm.c model";
         case state_magic:
-            return "a llm.c debug state";
+            return "an llm.c debug state";
         case 20240328:
-            return "a llm.c tokenizer";
+            return "an llm.c tokenizer";
         case 20240520:
-            return "a llm.c token shard";
+            return "an llm.c token shard";
         case 20240801:
-            return "a llm.c token shard of uint32 ids (Llama 3)";
+            return "an llm.c token shard of uint32 ids (Llama 3)";
         case 20240522:
-            return "a llm.c HellaSwag file";
+            return "an llm.c HellaSwag file";
         case 0x04034b50:
             return "a zip archive, such as a PyTorch checkpoint";
         default:
@@ -166,7 +166,7 @@ void write_llmc_model(const std::string& path, const GPT2Config& config, const f
 
 LlmcState read_llmc_state(const std::string& path, const GPT2Config& config) {
     const MappedFile file(path);
-    const Header header = read_header(file, state_magic, "a llm.c debug state");
+    const Header header = read_header(file, state_magic, "an llm.c debug state");
     check_word(file, "version", header[1], 2, 2);
     check_word(file, "T", header[3], 1, config.context);
     // B is bounded by the file's size, so that B·T·V cannot overflow.

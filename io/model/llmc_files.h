@@ -25,7 +25,7 @@ struct LlmcState {
 LlmcState read_llmc_state(const std::string& path, const GPT2Config& config);
 void write_llmc_state(const std::string& path, const GPT2Config& config, const LlmcState& state);
 
-// The kind of a file by its first word, such as "a llm.c token shard"; "" if it is not known here.
+// The kind of a file by its first word, such as "an llm.c token shard"; "" if it is not known here.
 std::string llmc_kind(int32_t magic);
 
 // The largest model sizes that this program accepts, from any kind of file.

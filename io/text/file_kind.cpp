@@ -45,7 +45,7 @@ FileKind kind_of(std::string_view bytes) {
     int32_t magic = 0;
     if (bytes.size() >= sizeof magic) std::memcpy(&magic, bytes.data(), sizeof magic);
     const std::string kind = llmc_kind(magic);
-    if (kind == "a llm.c token shard") return {kind, "give it a name that ends in .bin"};
+    if (kind == "an llm.c token shard") return {kind, "give it a name that ends in .bin"};
     if (!kind.empty()) return {kind, "check which file this is"};
     return {};
 }

@@ -49,7 +49,7 @@ struct TokenizerSettings {
 };
 
 // `spec` is "byte", "none", "gpt2" (merges from data_directory/vocab.bpe, here or beside the program), or a file or
-// directory: a merges file (vocab.bpe, merges.txt), a llm.c tokenizer (.bin), a directory written by save_hugging_face
+// directory: a merges file (vocab.bpe, merges.txt), an llm.c tokenizer (.bin), a directory written by save_hugging_face
 // or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
 

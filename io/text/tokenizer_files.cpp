@@ -142,7 +142,7 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
     int32_t header[4];
     std::memcpy(header, file.data(), sizeof header);
     if (header[0] != 20240328) {
-        bad_input(path, "magic number", std::to_string(header[0]), "20240328 (a llm.c tokenizer)",
+        bad_input(path, "magic number", std::to_string(header[0]), "20240328 (an llm.c tokenizer)",
                   "pass a tokenizer file");
     }
     if (header[1] != 2) bad_input(path, "version", std::to_string(header[1]), "2", remedy);

@@ -164,7 +164,7 @@ TEST_F(GuardedPage, MapTakesEachElementOnce) {
 TEST(Simd, FirstReplacesTheLanesBehind) {
     for (int n = 0; n <= 2 * W; ++n) {
         vfloat v = lanes(1);
-        for (int i = n; i < W; ++i) v[i] = nan32;  // what lies behind a row may be anything
+        for (int i = n; i < W; ++i) v[i] = nan32;  // the memory after a row may contain anything
         const vfloat zeros = simd::first(v, n), fives = simd::first(v, n, 5);
         for (int i = 0; i < W; ++i) {
             EXPECT_EQ(zeros[i], i < n ? static_cast<float>(i + 1) : 0.0f) << n;

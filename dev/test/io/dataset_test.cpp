@@ -213,7 +213,7 @@ TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
     refused("PK\3\4" + rest, "(a zip archive, such as a PyTorch checkpoint)");
     refused("\x93NUMPY" + rest, "(a NumPy array)");
     refused("\x1f\x8b\x08" + std::string(1, 'x') + rest, "(gzip data)");
-    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "(a llm.c token shard of uint32 ids (Llama 3))");
+    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "(an llm.c token shard of uint32 ids (Llama 3))");
     refused(std::string(4000, '\0'), "magic number: found 0");
     refused(std::string(100, '\0'), "size: found 100 bytes");
     refused(std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1", 15), "size: found 15 bytes");

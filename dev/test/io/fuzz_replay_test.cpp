@@ -97,7 +97,7 @@ TEST_P(FuzzReplay, OnlyInputErrorsComeOut) {
     if (std::filesystem::exists(found))
         for (const auto& item : std::filesystem::directory_iterator(found))
             inputs.push_back(read_bytes(item.path().string()));
-    std::sort(inputs.begin(), inputs.end());  // a directory's order is no order
+    std::sort(inputs.begin(), inputs.end());  // a directory has no fixed order
     Mutator mutate(1);
     double slowest = 0;
     const auto run = [&](const std::string& input) {

@@ -96,8 +96,8 @@ TEST_F(LlmcFiles, RefusesOldVersionsAndOtherMagic) {
     set_word(path, 1, 4), refused({"version", "found 4 (old: bf16 with fp32 layernorms)"});
     set_word(path, 1, 99), refused({"version", "found 99,"});
     set_word(path, 0, 20240520),
-        refused({"magic number", "20240520 (a llm.c token shard)", "20240326 (a llm.c model)"});
-    set_word(path, 0, 7), refused({"magic number", "found 7,", "20240326 (a llm.c model)"});
+        refused({"magic number", "20240520 (an llm.c token shard)", "20240326 (an llm.c model)"});
+    set_word(path, 0, 7), refused({"magic number", "found 7,", "20240326 (an llm.c model)"});
 }
 
 TEST_F(LlmcFiles, RefusesLyingCounts) {
@@ -166,7 +166,7 @@ TEST_F(LlmcFiles, StateRefusals) {
         set_word(path, index, value);
         refused(parts);
     };
-    with(0, 20240326, {"magic number", "a llm.c model", "a llm.c debug state"});
+    with(0, 20240326, {"magic number", "an llm.c model", "an llm.c debug state"});
     with(1, 1, {"version", "found 1, expected 2"});
     for (const int32_t bad : {0, -1, INT32_MIN, INT32_MAX}) {
         with(2, bad, {"B", "found " + std::to_string(bad)});

@@ -248,7 +248,7 @@ TEST_F(TextCache, InfoVerifyComparesIt) {
 
     std::ostringstream listed;
     print_info(cache, listed);
-    EXPECT_NE(listed.str().find(shard + ": a llm.c token shard"), std::string::npos) << listed.str();
+    EXPECT_NE(listed.str().find(shard + ": an llm.c token shard"), std::string::npos) << listed.str();
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ TEST(LayerNormProperties, HugeAndTinyValuesAreNormalisedLikeAnyOthers) {
             for (size_t i = 0; i < one.size(); ++i)
                 ASSERT_NEAR(other[i], one[i], 1e-5f * std::abs(one[i])) << factor << " " << i;
         }
-        for (const float v : scaled(1e-42, 1e-5f)) ASSERT_LE(std::abs(v), 1e-38f);  // denormals: nothing beside eps
+        for (const float v : scaled(1e-42, 1e-5f)) ASSERT_LE(std::abs(v), 1e-38f);  // denormals: far below eps
     }
 }
 

@@ -103,7 +103,7 @@ TEST_F(Convert, InfoOnModels) {
     expect_info(at("hf"), {"a Hugging Face GPT-2 model"});
     convert_model(at("hf"), at("m.bin"), false), convert_model(at("hf"), at("h.bin"), true);
     expect_info(at("m.bin"), shape);
-    expect_info(at("m.bin"), {"a llm.c model, version 3 (fp32)"});
+    expect_info(at("m.bin"), {"an llm.c model, version 3 (fp32)"});
     expect_info(at("h.bin"), {"version 5 (bf16)"});
     expect_info(at("hf/model.safetensors"),
                 {"safetensors, 28 tensors", "transformer.h.1.mlp.c_fc.weight", "F32(12,48)"});
@@ -113,7 +113,8 @@ TEST_F(Convert, InfoOnModels) {
     state.logits.resize(600), state.gradients = parameters;
     state.gradients[0] = NAN;
     write_llmc_state(at("m_debug_state.bin"), config, state);
-    expect_info(at("m_debug_state.bin"), {"a llm.c debug state", "B 1, T 2", "loss 5.25", "lnfb", "1 NaN or infinite"});
+    expect_info(at("m_debug_state.bin"),
+                {"an llm.c debug state", "B 1, T 2", "loss 5.25", "lnfb", "1 NaN or infinite"});
     write_llmc_state(at("alone.bin"), config, state);
     expect_info(at("alone.bin"), {"B 1, T 2"});
 }
@@ -138,9 +139,9 @@ TEST_F(Convert, InfoOnRuns) {
 
 TEST_F(Convert, InfoOnOtherFiles) {
     write_shard(at("s.bin"), {5, 1000, 7});
-    expect_info(at("s.bin"), {"a llm.c token shard, 3 tokens, largest id 1000", "first ids 5 1000 7"});
+    expect_info(at("s.bin"), {"an llm.c token shard, 3 tokens, largest id 1000", "first ids 5 1000 7"});
     save_llmc_tokenizer(*load_tokenizer("byte"), at("t.bin"));
-    expect_info(at("t.bin"), {"a llm.c tokenizer", "256 tokens"});
+    expect_info(at("t.bin"), {"an llm.c tokenizer", "256 tokens"});
     std::string hellaswag(1024, '\0');
     const int32_t words[] = {20240522, 1, 10042, 900};
     std::memcpy(hellaswag.data(), words, sizeof(words));

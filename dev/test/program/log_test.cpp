@@ -152,7 +152,7 @@ TEST_F(LogTest, SamplesOfAnyBytesSurviveAResumedRun) {
         log.write({9, "later"});
     }
     { SampleLog log(samples, 6); }
-    const Sample first{3, "a line\nand \"another\""}, second{6, "\uFFFD\uFFFD"};  // what is no UTF-8 is replaced
+    const Sample first{3, "a line\nand \"another\""}, second{6, "\uFFFD\uFFFD"};  // not UTF-8: replaced
     EXPECT_EQ(read_samples(samples, 5), (std::vector{first, second}));
     EXPECT_EQ(read_samples(samples, 1), std::vector{second});
 }

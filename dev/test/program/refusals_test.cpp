@@ -17,7 +17,7 @@ namespace {
 
 using Parts = std::vector<std::string>;
 
-// A llm.c file: its header and the rest.
+// An llm.c file: its header and the rest.
 std::string headed(std::vector<int32_t> header, const std::string& rest = "") {
     header.resize(256);
     return std::string(reinterpret_cast<const char*>(header.data()), 1024) + rest;
