@@ -65,7 +65,7 @@ std::string PyTorch::ask(const std::string& line) {
 }
 
 bool PyTorch::prepare(const std::string& mode, const std::string& work) {
-    static std::set<std::string> told;
+    static std::set<std::string> printed;
     if (pid_ < 0) return false;
     std::string answer;
     try {
@@ -74,7 +74,7 @@ bool PyTorch::prepare(const std::string& mode, const std::string& work) {
         answer = "the process ended (out of memory?)";
     }
     if (answer == "ready") return true;
-    if (answer != "-" && told.insert(answer).second)
+    if (answer != "-" && printed.insert(answer).second)
         std::fprintf(stderr, "PyTorch, %s of %s: %s\n", mode.c_str(), work.c_str(), answer.c_str());
     return false;
 }

@@ -162,7 +162,7 @@ void climb(Ladder& ladder) {
                 [&] { forward_register_tile(out, inp, weight, bias, transposed, N, C, OC); });
     ladder.rung("packing", "weight in panels that stay in L1",
                 [&] { forward_packed(out, inp, weight, bias, panel, N, C, OC); });
-    ladder.production("device/cpu/gemm/multiply.h: threads, blocks for L2, larger tiles");
+    ladder.production("device/cpu/gemm/matmul.h: threads, blocks for L2, larger tiles");
 
     const auto &dout = ladder.input({N, OC}), &dinp = ladder.output("dinp", {N, C}, OC);
     const auto &dweight = ladder.updated("dweight", {OC, C}, N), &dbias = ladder.updated("dbias", {OC}, N);
@@ -174,6 +174,6 @@ void climb(Ladder& ladder) {
                 [&] { backward_naive(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
     ladder.rung("loop order", "the innermost loop is over contiguous channels",
                 [&] { backward_loop_order(dinp, dweight, dbias, dout, inp, weight, N, C, OC); });
-    ladder.production("device/cpu/gemm/multiply.h: the forward's tiles, threads");
+    ladder.production("device/cpu/gemm/matmul.h: the forward's tiles, threads");
     ladder.run();
 }

@@ -221,7 +221,7 @@ TEST_F(TextCache, WhatATextMayNotBeIsReported) {
     }
     write_bytes(text, "\xEF\xBB\xBFother text");
     const Dataset changed = open_dataset(text, *tokenizer, cache);
-    EXPECT_TRUE(changed.remade) << "at --resume that is told apart from what the text holds";
+    EXPECT_TRUE(changed.remade) << "a changed text is not the text that the cache was made from";
     EXPECT_EQ(changed.notes.size(), 2u);
 }
 
