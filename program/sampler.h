@@ -52,8 +52,8 @@ inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, c
         model.next_logits(logits.data(), tokens.data() + static_cast<int64_t>(tokens.size()) - length, length);
         if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); }))
             throw CheckFailed("the logits of token " + std::to_string(i + 1) +
-                              ": found NaN or infinity, expected numbers; the weights are numbers, but what is "
-                              "computed from them overflows: use another checkpoint");
+                              " are NaN or infinite, although the weights are finite: the forward pass overflows; use "
+                              "another checkpoint");
         tokens.push_back(sample_token(logits, sampling, random.uniform(static_cast<uint64_t>(i))));
         emit(tokens.back());
     }
