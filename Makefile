@@ -139,7 +139,7 @@ clean: ## remove what was built; data/ and out/ stay
 help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-# Files that take little time at run time are compiled without optimization, which is faster.
+# Files that take little time at run time are optimized less, which compiles faster.
 COLD := $(RUN) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
     $(patsubst %,$(B)/program/%.o,exit_status training_run)
 OPT  :=
@@ -162,7 +162,7 @@ $(B)/%.o: %.cpp
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
 	$(Q)$(CXX) $(FLAGS) $(OPT) $(MARCH) -c $< -o $@
 
-# The version that --version prints; it is made again after a commit.
+# The version that --version prints is compiled anew after each commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)
 $(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
 

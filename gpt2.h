@@ -160,9 +160,9 @@ public:
         to_host(dev, logits, row, config.vocab);
     }
 
-    StepResult update(const UpdateParams& params, int64_t step) override {
+    StepResult update(const UpdateParams& params) override {
         if (!accumulate) zero(dev, gradients.get(), table.size);  // there was no batch since the last update
-        const UpdateParams this_step = with_rounding(at_step(params, step));
+        const UpdateParams this_step = with_rounding(params);
         const UpdateParams* const of_step = on_device(dev, this_step);
         // A graph of its own: the graph of a batch does not know whether an update follows.
         replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
@@ -174,7 +174,7 @@ public:
         });
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));
-        if (result.applied) last_applied = step;
+        if (result.applied) last_applied = params.step;
         return result;
     }
 

@@ -55,8 +55,8 @@ struct Model {
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);
     }
 
-    // Clips the gradients and updates the parameters; step counts from 1. Weight decay is for matrices only. With Muon
-    // the matrices of the blocks have its momentum in m. No parameter and no moment changes if loss or gradient norm
-    // exceeds its maximum. The gradients are zero afterwards.
-    virtual StepResult update(const UpdateParams& params, int64_t step) = 0;
+    // Clips the gradients and updates the parameters; params come from at_step(). Weight decay is for matrices only.
+    // With Muon the matrices of the blocks have its momentum in m. No parameter and no moment changes if loss or
+    // gradient norm exceeds its maximum. The gradients are zero afterwards.
+    virtual StepResult update(const UpdateParams& params) = 0;
 };

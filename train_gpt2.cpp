@@ -20,7 +20,7 @@ StepResult train_step(TrainingRun& run, const UpdateParams& params) {
         run.model->forward_backward(x, y, options.batch, options.seq, scale);
         return true;
     });
-    return run.model->update(params, run.next_step());
+    return run.model->update(params);
 }
 
 // Returns the exit status, as do the functions below.

@@ -50,7 +50,7 @@ public:
 
     void step() {
         model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(B * T));
-        model.update({.clip = 1}, ++steps_);
+        model.update(at_step({.clip = 1}, ++steps_));
     }
     double flops() const { return model.flops_per_token(T) * static_cast<double>(B * T); }
 

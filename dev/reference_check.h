@@ -229,7 +229,7 @@ private:
         take(model.dev, model.status.get());
         for (int64_t step = 1; step <= steps; ++step) {
             model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N));
-            const StepResult result = model.update(params, step);
+            const StepResult result = model.update(at_step(params, step));
             losses.push_back(result.loss);
             norms.push_back(result.grad_norm);
         }

@@ -78,7 +78,7 @@ struct Cpu {
     Profile* profile = nullptr;  // where layers report their time, if wanted
     MatmulKind matmul_kind;
 
-    explicit Cpu(MatmulKind p = MatmulKind::fp32) : matmul_kind(p) {}
+    explicit Cpu(MatmulKind kind = MatmulKind::fp32) : matmul_kind(kind) {}
 
     // Scratch memory of the calling OpenMP thread: at least `count` floats, aligned to a page, contents undefined,
     // valid until the next reserve(). It is called in parallel regions, which std::bad_alloc cannot leave, so it never

@@ -91,6 +91,6 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
         gemm::matmul<k_last, k_first>(dev, end - begin, C, V, logits, V, weight, C, dinp + begin * C, C,
                                       gemm::Store::set);
         gemm::matmul<k_first, k_first>(dev, V, C, end - begin, logits, V, inp + begin * C, C, dweight, C,
-                                       accumulate || begin > 0 ? gemm::Store::add : gemm::Store::past_caches);
+                                       accumulate || begin > 0 ? gemm::Store::add : gemm::Store::stream);
     });
 }

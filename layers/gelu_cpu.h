@@ -29,19 +29,20 @@ inline simd::vfloat gelu_derivative(simd::vfloat x) { return gelu_parts(x).deriv
 // out (N) = gelu(inp)
 inline void gelu_forward(Cpu& dev, float* out, const float* inp, int64_t N) {
     const Timed timed(dev, "gelu_forward", 0, 8 * prod(N));
-    const bool past = past_caches(out, 1, N);
+    const bool streaming = should_stream(out, 1, N);
     parallel_for(simd::vectors(N), [=](int64_t vector) {
         const int64_t i = vector * simd::W;
-        store_row(out + i, gelu(simd::load_n(inp + i, N - i)), N - i, past);
+        store_row(out + i, gelu(simd::load_n(inp + i, N - i)), N - i, streaming);
     });
 }
 
 // dinp (N) = dout * gelu'(inp); may be dout itself
 inline void gelu_backward(Cpu& dev, float* dinp, const float* inp, const float* dout, int64_t N) {
     const Timed timed(dev, "gelu_backward", 0, 12 * prod(N));
-    const bool past = past_caches(dinp, 1, N);
+    const bool streaming = should_stream(dinp, 1, N);
     parallel_for(simd::vectors(N), [=](int64_t vector) {
         const int64_t i = vector * simd::W;
-        store_row(dinp + i, simd::load_n(dout + i, N - i) * gelu_derivative(simd::load_n(inp + i, N - i)), N - i, past);
+        store_row(dinp + i, simd::load_n(dout + i, N - i) * gelu_derivative(simd::load_n(inp + i, N - i)), N - i,
+                  streaming);
     });
 }

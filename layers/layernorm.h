@@ -72,9 +72,9 @@ void layernorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_
         mean_dnorm /= A(C);
         mean_dnorm_norm /= A(C);
         for (int64_t c = 0; c < C; ++c) {
-            const A past = dresidual ? A(dresidual[row * C + c]) : A(0);
+            const A residual = dresidual ? A(dresidual[row * C + c]) : A(0);
             const A dx = rstd[row] * (dnorm(row, c) - mean_dnorm - norm(row, c) * mean_dnorm_norm);
-            dinp[row * C + c] = S(past + dx);
+            dinp[row * C + c] = S(residual + dx);
         }
     }
 }

@@ -60,7 +60,7 @@ float guess(const X& x, int64_t C) {
 // arguments, not captures: those would be loaded again after each store, as a vector may alias anything.
 template <class X, class S>
 Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S* weight, const S* bias, int64_t C,
-                   bool past) {
+                   bool streaming) {
     using namespace simd;
     MomentVectors next{guess(next_x, C)};
     each_vector(C, [&](int64_t c, int64_t n, int k) {
@@ -68,8 +68,8 @@ Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S
         next.add(next_x(c, n), n, k);
         const vfloat v = x(c, n), norm = (v - m) * r;
         const vfloat scaled = weight ? norm * load_n(weight + c, n) : norm;
-        if (residual) store_row(residual + c, v, n, past);
-        store_row(out + c, bias ? scaled + load_n(bias + c, n) : scaled, n, past);
+        if (residual) store_row(residual + c, v, n, streaming);
+        store_row(out + c, bias ? scaled + load_n(bias + c, n) : scaled, n, streaming);
     });
     return next.total();
 }
@@ -78,7 +78,7 @@ Moments finish_row(S* residual, S* out, float m, float r, X x, X next_x, const S
 template <bool Residual, class S>
 void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const S* branch, const S* weight,
              const S* bias, int64_t N, int64_t C, float eps) {
-    const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
+    const bool streaming = should_stream(out, N, C) && (!Residual || should_stream(residual, N, C));
     const auto row_at = [=](int64_t row) {
         return InputRow<Residual, S>{inp + row * C, Residual ? branch + row * C : nullptr};
     };
@@ -96,7 +96,7 @@ void forward(S* residual, S* out, float* mean, float* rstd, const S* inp, const 
         mean[row] = m;
         rstd[row] = r;
         return finish_row(Residual ? residual + row * C : nullptr, out + row * C, m, r, x, row_at(next_row), weight,
-                          bias, C, past);
+                          bias, C, streaming);
     };
     each_row_and_next(
         N,

@@ -33,7 +33,7 @@ inline void matmul_backward_weight(Cpu& dev, float* dweight, float* dbias, const
     const Timed timed(dev, "matmul_backward_weight", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
     gemm::matmul<k_first, k_first>(dev, OC, C, N, dout, OC, inp, C, dweight, C,
-                                   accumulate ? gemm::Store::add : gemm::Store::past_caches, {}, dbias);
+                                   accumulate ? gemm::Store::add : gemm::Store::stream, {}, dbias);
 }
 
 inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
@@ -47,13 +47,13 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_gelu_forward", 2 * prod(N, C, OC), 0);
     using enum gemm::Order;
-    const bool past = past_caches(out, N, OC);
+    const bool streaming = should_stream(out, N, OC);
     gemm::matmul<k_last, k_last>(dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set,
                                  [=](int64_t n, int64_t o, int64_t lanes) {
-                                     if (!past) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
+                                     if (!streaming) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
                                      simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
                                          const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
-                                         store_row(out + n * OC + o + i, gelu(x), left, past);
+                                         store_row(out + n * OC + o + i, gelu(x), left, streaming);
                                          return x;
                                      });
                                  });

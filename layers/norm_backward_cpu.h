@@ -30,7 +30,7 @@ struct BackwardRow {
 // because the CPU first compares the lowest 12 bits of their addresses.
 template <bool Mean, bool Finish, bool Next, class S>
 Sums finish_and_read(BackwardRow<Mean, S> row, const Sums& sums, BackwardRow<Mean, S> next, float* dw, float* db,
-                     const S* weight, int64_t C, bool past) {
+                     const S* weight, int64_t C, bool streaming) {
     using namespace simd;
     // Expanded, dinp takes two FMAs: r * dnorm + shift + slope * norm.
     const vfloat shift = set1(Mean ? -row.r * (sums.dnorm / static_cast<float>(C)) : 0.0f);
@@ -50,7 +50,7 @@ Sums finish_and_read(BackwardRow<Mean, S> row, const Sums& sums, BackwardRow<Mea
         if (Finish && row.dinp) {
             if (row.dresidual) prefetch_ahead(row.dresidual + c, k);
             const vfloat dx = fma(row.norm(c, n), slope, fma(load_n(row.dout + c, n) * row.r, w, shift));
-            store_row(row.dinp + c, row.dresidual ? load_n(row.dresidual + c, n) + dx : dx, n, past);
+            store_row(row.dinp + c, row.dresidual ? load_n(row.dresidual + c, n) + dx : dx, n, streaming);
         }
         if (Next) store_n(dw + c, dweight, n);
         if (Next && Mean) store_n(db + c, dbias, n);
@@ -63,7 +63,7 @@ Sums finish_and_read(BackwardRow<Mean, S> row, const Sums& sums, BackwardRow<Mea
 template <bool Mean, class S>
 void backward(Cpu& dev, S* dinp, S* dweight, S* dbias, const S* dout, const S* inp, const S* weight, const float* mean,
               const float* rstd, const S* dresidual, int64_t N, int64_t C) {
-    const bool past = past_caches(dinp, N, C);
+    const bool streaming = should_stream(dinp, N, C);
     const auto at = [=](int64_t row) {
         return BackwardRow<Mean, S>{dout + row * C,
                                     inp + row * C,
@@ -73,10 +73,10 @@ void backward(Cpu& dev, S* dinp, S* dweight, S* dbias, const S* dout, const S* i
                                     rstd[row]};
     };
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
-        Sums sums = finish_and_read<Mean, false, true>(at(row), {}, at(row), dw, db, weight, C, past);
+        Sums sums = finish_and_read<Mean, false, true>(at(row), {}, at(row), dw, db, weight, C, streaming);
         for (; row + 1 < end; ++row)
-            sums = finish_and_read<Mean, true, true>(at(row), sums, at(row + 1), dw, db, weight, C, past);
-        finish_and_read<Mean, true, false>(at(row), sums, at(row), dw, db, weight, C, past);
+            sums = finish_and_read<Mean, true, true>(at(row), sums, at(row + 1), dw, db, weight, C, streaming);
+        finish_and_read<Mean, true, false>(at(row), sums, at(row), dw, db, weight, C, streaming);
     });
 }
 

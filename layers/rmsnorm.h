@@ -57,8 +57,8 @@ void rmsnorm_backward(Reference<A>&, std::type_identity_t<S>* dinp, std::type_id
         for (int64_t c = 0; c < C; ++c) mean_dnorm_norm += dnorm(row, c) * norm(row, c);
         mean_dnorm_norm /= A(C);
         for (int64_t c = 0; c < C; ++c) {
-            const A past = dresidual ? A(dresidual[row * C + c]) : A(0);
-            dinp[row * C + c] = S(past + rrms[row] * (dnorm(row, c) - norm(row, c) * mean_dnorm_norm));
+            const A residual = dresidual ? A(dresidual[row * C + c]) : A(0);
+            dinp[row * C + c] = S(residual + rrms[row] * (dnorm(row, c) - norm(row, c) * mean_dnorm_norm));
         }
     }
 }

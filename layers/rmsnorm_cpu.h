@@ -12,7 +12,7 @@ template <bool Residual, class S>
 void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, const S* weight, int64_t N, int64_t C,
              float eps) {
     using namespace simd;
-    const bool past = past_caches(out, N, C) && (!Residual || past_caches(residual, N, C));
+    const bool streaming = should_stream(out, N, C) && (!Residual || should_stream(residual, N, C));
     const auto x = [=](int64_t row, int64_t c, int64_t n) {
         const vfloat v = load_n(inp + row * C + c, n);
         return Residual ? rounded<S>(v + load_n(branch + row * C + c, n)) : v;
@@ -34,8 +34,8 @@ void forward(S* residual, S* out, float* rrms, const S* inp, const S* branch, co
             next[k] = fma(next_x, next_x, next[k]);
             const int64_t at = row * C + c;
             const vfloat v = x(row, c, n), norm = rounded<S>(v * r);
-            if (Residual) store_row(residual + at, v, n, past);
-            store_row(out + at, weight ? norm * load_n(weight + c, n) : norm, n, past);
+            if (Residual) store_row(residual + at, v, n, streaming);
+            store_row(out + at, weight ? norm * load_n(weight + c, n) : norm, n, streaming);
         });
         rrms[row] = r;
         return sum(next);

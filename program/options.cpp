@@ -255,10 +255,9 @@ void Options::fill_defaults() {
 // Refuses options that contradict each other, as far as this can be checked without reading a file.
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
-    const bool bin = out_path.ends_with(".bin");
     refuse_if(command == "eval" && data.empty(), "--data: missing; give a text file or token shards to evaluate on");
-    refuse_if(command == "tokenize" && !bin, "OUT.bin: " + out_path + " does not end in .bin; give a name that does");
-    refuse_if(bf16 && !bin, "--bf16: OUT is the directory " + out_path + "; leave out --bf16, or give a NAME.bin");
+    refuse_if(command == "tokenize" && !out_path.ends_with(".bin"),
+              "OUT.bin: " + out_path + " does not end in .bin; give a name that does");
     refuse_if(command == "tokenize" && tokenizer == "none",
               "--tokenizer: none cannot read TEXT; choose byte, gpt2 or a tokenizer file");
     if (command != "train") return;

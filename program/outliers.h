@@ -16,7 +16,7 @@ public:
 
     // Limits the next update to mean + z standard deviations of the last 128 losses and norms. No limit before there
     // are 128, or if they are all equal.
-    void limit(UpdateParams& params, double z) const {
+    void set_limits(UpdateParams& params, double z) const {
         if (losses.size() < window) return;
         params.max_loss = limit(losses, z, params.max_loss);
         params.max_norm = limit(norms, z, params.max_norm);

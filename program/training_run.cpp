@@ -90,14 +90,15 @@ bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_s
 
 UpdateParams TrainingRun::update_params() const {
     const int64_t step = next_step();
-    UpdateParams params{.lr = schedule.at(step),
-                        .beta1 = options.beta1,
-                        .beta2 = options.beta2,
-                        .weight_decay = options.weight_decay,
-                        .use_muon = options.optimizer == "muon",
-                        .muon_lr = muon_schedule.at(step),
-                        .clip = options.clip};
-    if (options.skip_outliers > 0) outliers.limit(params, options.skip_outliers);
+    UpdateParams params = at_step({.lr = schedule.at(step),
+                                   .beta1 = options.beta1,
+                                   .beta2 = options.beta2,
+                                   .weight_decay = options.weight_decay,
+                                   .use_muon = options.optimizer == "muon",
+                                   .muon_lr = muon_schedule.at(step),
+                                   .clip = options.clip},
+                                  step);
+    if (options.skip_outliers > 0) outliers.set_limits(params, options.skip_outliers);
     return params;
 }
 

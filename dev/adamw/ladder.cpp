@@ -1,6 +1,7 @@
 // The ladder of AdamW: per parameter, 16 bytes are read (parameter, gradient, m, v) and 12 written, for a dozen
 // operations. All that counts is to go through memory once; and a division or square root takes as long as many
 // multiplications.
+#include "dev/adamw/factors.h"
 #include "dev/ladder.h"
 #include "layers/adamw_cpu.h"
 
@@ -8,16 +9,7 @@ const Kernel kernel{"adamw", "AdamW's update of all parameters", {{"N", 16777216
 
 namespace {
 
-const UpdateParams params = at_step({.lr = 1e-3, .weight_decay = 0.1}, 10);
-
-// What the formulas need besides the tensors, in float.
-struct Factors {
-    float beta1 = static_cast<float>(params.beta1), beta2 = static_cast<float>(params.beta2);
-    float correction1 = static_cast<float>(params.bias_correction1);
-    float correction2 = static_cast<float>(params.bias_correction2);
-    float lr = static_cast<float>(params.lr), eps = static_cast<float>(params.eps);
-    float decay = static_cast<float>(1 - params.lr * params.weight_decay);
-};
+using adamw_rungs::Factors;
 
 // 1. One loop for each line of the paper: m, v, the step without bias, the parameter. 13 floats go to or from memory
 // where 7 would do.
@@ -73,8 +65,8 @@ void climb(Ladder& ladder) {
                &v = ladder.updated("v", {N}, 1, 0, 1);
     float* const between = ladder.scratch({N});
     ladder.pass("update", bytes(28 * prod(N)), {&param, &m, &v}, [&](auto& dev) {
-        const StepStatus unclipped{.grad_scale = 1, .apply = 1};
-        adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), N, &params, true, &unclipped);
+        adamw_update(dev, param.on(dev), grad.on(dev), m.on(dev), v.on(dev), N, &adamw_rungs::params, true,
+                     &adamw_rungs::unclipped);
     });
     ladder.rung("naive", "a loop for each formula", [&] { naive(param, grad, m, v, between, N); });
     ladder.rung("fused", "one loop: memory is gone through once", [&] { fused(param, grad, m, v, N); });

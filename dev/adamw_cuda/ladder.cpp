@@ -1,4 +1,5 @@
 // AdamW's ladder on a GPU: 28 bytes of memory traffic for each parameter, and little to compute.
+#include "dev/adamw/factors.h"
 #include "dev/ladder_cuda.h"
 #include "layers/adamw.cuh"
 
@@ -8,16 +9,7 @@ const Kernel kernel{"adamw_cuda",
 
 namespace {
 
-const UpdateParams params = at_step({.lr = 1e-3, .weight_decay = 0.1}, 10);
-
-// What the formulas need besides the tensors, in float.
-struct Factors {
-    float beta1 = static_cast<float>(params.beta1), beta2 = static_cast<float>(params.beta2);
-    float correction1 = static_cast<float>(params.bias_correction1);
-    float correction2 = static_cast<float>(params.bias_correction2);
-    float lr = static_cast<float>(params.lr), eps = static_cast<float>(params.eps);
-    float decay = static_cast<float>(1 - params.lr * params.weight_decay);
-};
+using adamw_rungs::Factors;
 
 __device__ int64_t my_element() { return int64_t{blockIdx.x} * 256 + threadIdx.x; }
 
@@ -74,12 +66,12 @@ void climb(Ladder& ladder) {
     const unsigned blocks = static_cast<unsigned>((n + 255) / 256);
     const Factors f;
     const auto status = cuda_allocate<StepStatus>(1);
-    const StepStatus unclipped{.grad_scale = 1, .apply = 1};
-    to_device(dev, status.get(), &unclipped, 1);
+    to_device(dev, status.get(), &adamw_rungs::unclipped, 1);
     const auto device_params = cuda_allocate<UpdateParams>(1);
-    to_device(dev, device_params.get(), &params, 1);
+    to_device(dev, device_params.get(), &adamw_rungs::params, 1);
     ladder.pass("update", bytes(28 * prod(n)), {&param, &m, &v}, [&](Reference<double>& d) {
-        adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, &params, true, &unclipped);
+        adamw_update(d, param.on(d), grad.on(d), m.on(d), v.on(d), n, &adamw_rungs::params, true,
+                     &adamw_rungs::unclipped);
     });
     ladder.rung("naive", "a kernel for each formula", [&] {
         LAUNCH(first_moment, blocks, 256, 0, dev.stream, m1, g, n, f);

@@ -49,7 +49,7 @@ template <Saved saved>
 void forward(float* out, float* norm, float* mean, float* rstd, const float* inp, const float* weight,
              const float* bias, int64_t N, int64_t C) {
     using namespace simd;
-    const bool past = past_caches(out, N, C);
+    const bool streaming = should_stream(out, N, C);
     parallel_for(N, [=](int64_t row) {
         const float* const x = inp + row * C;
         const Ahead next(x, C);
@@ -58,8 +58,8 @@ void forward(float* out, float* norm, float* mean, float* rstd, const float* inp
         each_vector(C, [&](int64_t c, int64_t n, int k) {
             next.second(c, k);
             const vfloat v = (load_n(x + c, n) - m) * r;
-            if (saved == Saved::norm) store_row(norm + row * C + c, v, n, past);
-            store_row(out + row * C + c, v * load_n(weight + c, n) + load_n(bias + c, n), n, past);
+            if (saved == Saved::norm) store_row(norm + row * C + c, v, n, streaming);
+            store_row(out + row * C + c, v * load_n(weight + c, n) + load_n(bias + c, n), n, streaming);
         });
         if (saved == Saved::statistics) mean[row] = m;
         if (saved != Saved::nothing) rstd[row] = r;
@@ -71,7 +71,7 @@ template <Saved saved>
 void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* kept,
               const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
     using namespace simd;
-    const bool past = past_caches(dinp, N, C);
+    const bool streaming = should_stream(dinp, N, C);
     sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
         for (; row < end; ++row) {
             const float *x = kept + row * C, *dy = dout + row * C;
@@ -99,7 +99,7 @@ void backward(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* 
                 store_n(dw + c, fma(d, xn, load_n(dw + c, n)), n);
                 store_n(db + c, load_n(db + c, n) + d, n);
                 const vfloat dx = s.rstd * (d * load_n(weight + c, n) - mean_dnorm - xn * mean_dnorm_norm);
-                store_row(dinp + row * C + c, dx, n, past);
+                store_row(dinp + row * C + c, dx, n, streaming);
             });
         }
     });

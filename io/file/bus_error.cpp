@@ -41,7 +41,7 @@ extern "C" void print_and_exit(int number, siginfo_t* info, void*) {
     const std::string message = "\n" + all.program + ": " + without_controls(next->second.path) +
                                 ": read failed: the file was truncated while it was in use, or its disk fails; restore "
                                 "it and run again (continue training with --resume)\n";
-    if (write(STDERR_FILENO, message.data(), message.size()) < 0) _exit(2);
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message.data(), message.size());
     _exit(2);
 }
 

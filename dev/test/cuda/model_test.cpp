@@ -103,7 +103,7 @@ struct SmallRun {
         }
         const double rate = 1 / static_cast<double>(step);
         params.lr = 1e-2 * rate, params.muon_lr = 2e-2 * rate, params.weight_decay = 0.1, params.use_muon = muon;
-        return model.update(params, step);
+        return model.update(at_step(params, step));
     }
     // Masters, moments and the parameters that the layers read.
     std::vector<float> state() {

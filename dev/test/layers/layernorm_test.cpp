@@ -185,8 +185,8 @@ void expect_same_bits_past_the_caches(int64_t N, int64_t C, int64_t few) {
     const auto residual = make(N * C, 5), out = make(N * C, 6), part_residual = make(few * C, 0),
                part = make(few * C, 0);
     std::vector<float> mean(static_cast<size_t>(N)), rstd(mean);
-    ASSERT_TRUE(past_caches(out.get(), N, C));
-    ASSERT_FALSE(past_caches(part.get(), few, C));
+    ASSERT_TRUE(should_stream(out.get(), N, C));
+    ASSERT_FALSE(should_stream(part.get(), few, C));
     const auto same = [&](const auto& whole, const auto& rows, int64_t row) {
         return std::memcmp(whole.get() + row * C, rows.get(), static_cast<size_t>(few * C) * sizeof(S)) == 0;
     };

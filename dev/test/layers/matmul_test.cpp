@@ -25,7 +25,7 @@ std::vector<Shape> shapes() {
     return all;
 }
 
-// More than a block of rows, of columns and of the sum, in each of the three matmuls; and so many rows that the
+// More than a block of rows, of columns and of the sum, in each of the three matmuls; and enough rows that the
 // gradient of the weights is computed as the sum of two halves.
 const Shape large_shapes[] = {{250, 1100, 40}, {500, 40, 530}, {50, 300, 1100},
                               {241, 257, 263}, {9, 800, 1700}, {1001, 50, 130}};
@@ -259,11 +259,11 @@ TEST(Matmul, PastTheCachesAreTheSameBits) {
     }
     const int64_t rows = 1031, hidden = 4096, one = 3;
     const auto inp = random(rows * one), weight = random(hidden * one), bias = random(hidden);
-    auto pre = host_allocate<float>(rows * hidden), past = host_allocate<float>(rows * hidden),
+    auto pre = host_allocate<float>(rows * hidden), streamed = host_allocate<float>(rows * hidden),
          cached = host_allocate<float>(rows * hidden + 1);
-    for (float* const out : {past.get(), cached.get() + 1})
+    for (float* const out : {streamed.get(), cached.get() + 1})
         matmul_gelu_forward(cpu, out, pre.get(), inp.get(), weight.get(), bias.get(), rows, one, hidden);
-    EXPECT_TRUE(std::equal(past.get(), past.get() + rows * hidden, cached.get() + 1));
+    EXPECT_TRUE(std::equal(streamed.get(), streamed.get() + rows * hidden, cached.get() + 1));
 }
 
 TEST(Matmul, ARowsBitsDoNotDependOnTheBatch) {

@@ -108,7 +108,8 @@ TEST(Model, CpuAgreesWithReference) {
         // as test_gpt2: some 40 roundings in a row to the loss, and twice that and sums over the rows for gradients
         EXPECT_NEAR(loss, exact_loss, 5e-6 * exact_loss);
         for (const Parameter& p : cpu.model.table.rows) expect_near(p.name, cpu.gradients(p), exact.gradients(p), 2e-5);
-        const double norm = cpu.model.update({}, 1).grad_norm, exact_norm = exact.model.update({}, 1).grad_norm;
+        const double norm = cpu.model.update(at_step({}, 1)).grad_norm,
+                     exact_norm = exact.model.update(at_step({}, 1)).grad_norm;
         EXPECT_NEAR(norm, exact_norm, 1e-5 * exact_norm);
     }
 }
@@ -119,7 +120,7 @@ std::vector<float> train(const Case& c, int steps) {
     for (int step = 1; step <= steps; ++step) {
         const Batch batch(c);
         t.model.forward_backward(batch.x.data(), batch.y.data(), c.B, c.T, 1.0 / static_cast<double>(c.N()));
-        const StepResult r = t.model.update({.lr = 1e-2, .weight_decay = 0.1, .clip = 1}, step);
+        const StepResult r = t.model.update(at_step({.lr = 1e-2, .weight_decay = 0.1, .clip = 1}, step));
         result.push_back(static_cast<float>(r.loss)), result.push_back(static_cast<float>(r.grad_norm));
     }
     const Model::HostState state = t.model.download();
@@ -230,7 +231,7 @@ TEST(Model, NextLogitsAreTheLossesLogits) {
 TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
     const std::vector<float> parameters = random_parameters(small.config);
     Trial<Cpu> t(small, parameters);
-    t.model.update({.lr = 0.5, .weight_decay = 0.5}, 1);  // no gradients: nothing but decay
+    t.model.update(at_step({.lr = 0.5, .weight_decay = 0.5}, 1));  // no gradients: nothing but decay
     for (const Parameter& p : t.model.table.rows)
         for (int64_t i = p.offset; i < p.offset + p.copies * p.piece(); ++i)
             ASSERT_EQ(t.model.parameters.get()[i],
@@ -238,8 +239,8 @@ TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
                 << p.name;
     const Batch batch(small);
     t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
-    EXPECT_GT(t.model.update({}, 2).grad_norm, 0);
-    EXPECT_EQ(t.model.update({}, 3).grad_norm, 0);
+    EXPECT_GT(t.model.update(at_step({}, 2)).grad_norm, 0);
+    EXPECT_EQ(t.model.update(at_step({}, 3)).grad_norm, 0);
 }
 
 // Compares the update with one from each matrix's own gradient and moments: in the model the matrices are slices of
@@ -266,7 +267,7 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
                 expected[p.name + std::to_string(l)] = weight;
             }
         EXPECT_EQ(expected.size(), 4 * small.config.layers);
-        model.update(params, step);
+        model.update(at_step(params, step));
         for (const Parameter& p : model.table.rows)
             for (int64_t l = 0; p.muon() && l < p.copies; ++l)
                 EXPECT_EQ(values(model.parameters.get(), p, l), expected[p.name + std::to_string(l)])
@@ -282,7 +283,7 @@ TEST(Model, PaddingOfTheVocabularyStaysZero) {
         const Batch batch(small);
         t.model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 0.1);
         for (int64_t i = begin; i < end; ++i) ASSERT_EQ(t.model.gradients.get()[i], 0) << step;
-        t.model.update({.lr = 0.1, .weight_decay = 0.1}, step);
+        t.model.update(at_step({.lr = 0.1, .weight_decay = 0.1}, step));
         for (const float* x : {t.model.parameters.get(), t.model.m.get(), t.model.v.get()})
             for (int64_t i = begin; i < end; ++i) ASSERT_EQ(x[i], 0) << step;
     }
@@ -298,7 +299,7 @@ TEST(Model, NaNInAnyParameterShowsAndIsNotApplied) {
         EXPECT_TRUE(std::isnan(t.loss(batch.x.data(), batch.y.data(), small.B, small.T, 1))) << p.name;
         for (const Parameter& q : t.model.table.rows)
             EXPECT_TRUE(std::isnan(t.model.gradients.get()[q.offset])) << p.name << " did not reach " << q.name;
-        const StepResult result = t.model.update({.clip = 1}, 1);
+        const StepResult result = t.model.update(at_step({.clip = 1}, 1));
         EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.grad_norm) && !result.applied) << p.name;
         std::vector<float> after(t.model.parameters.get(), t.model.parameters.get() + t.model.table.size);
         after[static_cast<size_t>(p.offset)] = parameters[static_cast<size_t>(p.offset)];

@@ -156,8 +156,6 @@ TEST(Options, Contradictions) {
                   shape + ": cannot be used with --init; leave one of them out");
     EXPECT_TRUE(
         contains(error_of({"--init", "x", "--model", "d12"}), "--model: cannot be used with --init; leave one"));
-    EXPECT_TRUE(
-        contains(error_of({"convert", "a", "b", "--bf16"}), "--bf16: OUT is the directory b; leave out --bf16"));
     EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT.bin: b does not end in .bin; give"));
     EXPECT_TRUE(contains(error_of({"eval"}), "--data: missing; give a text file"));
     EXPECT_EQ(error_of({"convert", "a"}), "OUT: missing; usage: train_gpt2 convert IN OUT [OPTIONS]");

@@ -114,7 +114,7 @@ TEST(Outliers, LimitsAreTheMeanAndDeviationsOfTheLast128) {
     const UpdateParams none;
     const auto limits = [&](double z) {
         UpdateParams params{.clip = 0.75};
-        outliers.limit(params, z);
+        outliers.set_limits(params, z);
         EXPECT_EQ(params.clip, 0.75);
         return params;
     };
@@ -186,7 +186,7 @@ struct Idle : Model {
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
     double loss() override { return 0; }
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
-    StepResult update(const UpdateParams&, int64_t) override { return {}; }
+    StepResult update(const UpdateParams&) override { return {}; }
     void set_profile(Profile*) override {}
     void next_logits(float*, const int32_t*, int64_t) override {}
 };

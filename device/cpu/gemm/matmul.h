@@ -42,7 +42,7 @@ template <Order A, Order B>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
-// C (M,N) = A · B, += with Store::add; then the epilogue. Store::past_caches is a hint, for results that are not read
+// C (M,N) = A · B, += with Store::add; then the epilogue. Store::stream is a hint, for results that are not read
 // soon and have no epilogue; in any case C = A · B. row_sums (M), if not null: += A's sums over K (k_first A only,
 // which has no epilogue). cpu.matmul_kind chooses the kind.
 template <Order A, Order B>

@@ -20,10 +20,10 @@ enum class Order {
 
 // Whether C's old values are kept, and how the new ones are stored.
 enum class Store {
-    set,          // C = A · B
-    add,          // C += A · B
-    past_caches,  // C = A · B by streaming stores: for one block of K, no epilogue, whole vectors, C on a vector
-                  // boundary
+    set,     // C = A · B
+    add,     // C += A · B
+    stream,  // C = A · B by streaming stores: for one block of K, no epilogue, whole vectors, C on a vector
+             // boundary
 };
 
 }  // namespace gemm

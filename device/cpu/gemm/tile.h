@@ -34,7 +34,7 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
     };
     int64_t k = 0;
-    for (int row = how == Store::past_caches ? M : 0; k + PrefetchLines::step <= K; k += PrefetchLines::step) {
+    for (int row = how == Store::stream ? M : 0; k + PrefetchLines::step <= K; k += PrefetchLines::step) {
         for (const int two = row + 2; row < std::min(two, M); ++row)
             for (int j = 0; j < NV; ++j) prefetch_line<Access::write>(c + row * ldc + j * W);
         prefetches.issue(k);
@@ -48,7 +48,7 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         for (int j = 0; j < NV; ++j) {
             float* p = c + i * ldc + j * W;
             const int64_t n = lanes - j * W;
-            if (n >= W && how == Store::past_caches)
+            if (n >= W && how == Store::stream)
                 simd::stream(p, acc[i][j]);
             else if (n >= W)
                 simd::store(p, how == Store::add ? simd::load(p) + acc[i][j] : acc[i][j]);
