@@ -86,26 +86,13 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
-// T is the element type of the steps' matrices.
+// momentum is updated, and x = U / |U|, the direction before orthogonalization (the formulas are muon_update's).
+// partial holds most_blocks doubles, inverse one float.
 template <class T>
-void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, const StepStatus* status) {
-    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
-    const bool tall = w.rows > w.cols;
-
+void normalized_direction(Cuda& dev, T* x, const MuonMatrix<float>& w, double* partial, float* inverse,
+                          const UpdateParams* params, const StepStatus* status) {
+    const int64_t size = w.rows * w.cols;
     const int blocks = static_cast<int>(std::clamp<int64_t>(size / (16 * norm_threads), 1, most_blocks));
-    // matrices begin at multiples of 16 bytes
-    const auto floats = [](int64_t count) { return (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 4; };
-    float* memory = dev.scratch(2 * most_blocks + 4 + 2 * floats(size) + 2 * floats(n * n));
-    const auto take = [&](int64_t count) {
-        float* const p = memory;
-        memory += count;
-        return p;
-    };
-    double* const partial = reinterpret_cast<double*>(take(2 * most_blocks));
-    float* const inverse = take(4);
-    T *x = reinterpret_cast<T*>(take(floats(size))), *next = reinterpret_cast<T*>(take(floats(size)));
-    T *const gram = reinterpret_cast<T*>(take(floats(n * n))), *const poly = reinterpret_cast<T*>(take(floats(n * n)));
-
     if (can_pack<float>(packed<float>, w.momentum, w.grad))
         LAUNCH(momentum_kernel<packed<float>>, blocks, norm_threads, 0, dev.stream, partial, w.momentum, w.grad, size,
                params, status);
@@ -120,33 +107,62 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
                    inverse, status);
         },
         x, w.momentum, w.grad);
+}
+
+// A Newton-Schulz step, next (rows,cols) from x:
+//   A = X Xᵀ, or Xᵀ X        P = c3 A + c5 A²        X = c1 X + P X, or c1 X + X P
+// gram and poly hold n*n elements, n being the shorter side.
+template <class T>
+void newton_schulz_step(Cuda& dev, T* next, const T* x, int64_t rows, int64_t cols, T* gram, T* poly) {
+    const int64_t n = std::min(rows, cols);
+    const bool tall = rows > cols;
+    matmul(dev, Matmul<T, T>{.out = gram,
+                             .a = x,
+                             .b = x,
+                             .M = n,
+                             .N = n,
+                             .K = rows * cols / n,
+                             .a_transposed = tall,
+                             .b_transposed = !tall});
+    matmul(dev, Matmul<T, T>{.out = poly,
+                             .a = gram,
+                             .b = gram,
+                             .M = n,
+                             .N = n,
+                             .K = n,
+                             .alpha = static_cast<float>(c5),
+                             .beta = static_cast<float>(c3),
+                             .c = gram});
+    matmul(dev, Matmul<T, T>{.out = next,
+                             .a = tall ? x : poly,
+                             .b = tall ? poly : x,
+                             .M = rows,
+                             .N = cols,
+                             .K = n,
+                             .beta = static_cast<float>(c1),
+                             .c = x});
+}
+
+// T is the element type of the steps' matrices.
+template <class T>
+void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, const StepStatus* status) {
+    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
+    // matrices begin at multiples of 16 bytes
+    const auto floats = [](int64_t count) { return (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 4; };
+    float* memory = dev.scratch(2 * most_blocks + 4 + 2 * floats(size) + 2 * floats(n * n));
+    const auto take = [&](int64_t count) {
+        float* const p = memory;
+        memory += count;
+        return p;
+    };
+    double* const partial = reinterpret_cast<double*>(take(2 * most_blocks));
+    float* const inverse = take(4);
+    T *x = reinterpret_cast<T*>(take(floats(size))), *next = reinterpret_cast<T*>(take(floats(size)));
+    T *const gram = reinterpret_cast<T*>(take(floats(n * n))), *const poly = reinterpret_cast<T*>(take(floats(n * n)));
+
+    normalized_direction(dev, x, w, partial, inverse, params, status);
     for (int step = 0; step < steps; ++step) {
-        // A = X Xᵀ, or Xᵀ X        P = c3 A + c5 A²        X = c1 X + P X, or c1 X + X P
-        matmul(dev, Matmul<T, T>{.out = gram,
-                                 .a = x,
-                                 .b = x,
-                                 .M = n,
-                                 .N = n,
-                                 .K = size / n,
-                                 .a_transposed = tall,
-                                 .b_transposed = !tall});
-        matmul(dev, Matmul<T, T>{.out = poly,
-                                 .a = gram,
-                                 .b = gram,
-                                 .M = n,
-                                 .N = n,
-                                 .K = n,
-                                 .alpha = static_cast<float>(c5),
-                                 .beta = static_cast<float>(c3),
-                                 .c = gram});
-        matmul(dev, Matmul<T, T>{.out = next,
-                                 .a = tall ? x : poly,
-                                 .b = tall ? poly : x,
-                                 .M = w.rows,
-                                 .N = w.cols,
-                                 .K = n,
-                                 .beta = static_cast<float>(c1),
-                                 .c = x});
+        newton_schulz_step(dev, next, x, w.rows, w.cols, gram, poly);
         std::swap(x, next);
     }
     launch_elements<T>(

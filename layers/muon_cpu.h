@@ -62,17 +62,9 @@ inline std::vector<int64_t> thread_floats(std::vector<int64_t> of_matrices, int6
     return of_matrices;
 }
 
-inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
-                   float grad_scale) {
-    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
-    const bool tall = w.rows > w.cols;
-    const MatmulKind matmul_kind = gemm::chosen(asked, n, n);
-    float* const scratch = memory;
-    float* x = memory + gemm::scratch_floats(matmul_kind);
-    float* next = x + size;
-    float *const gram = next + size, *const poly = gram + n * n;
-    float *total = poly + n * n, *temporary = total + n * n;
-
+// momentum is updated, and x = U / |U|, the direction before orthogonalization (the formulas are muon_update's).
+inline void normalized_direction(float* x, const MuonMatrix<float>& w, const UpdateParams& params, float grad_scale) {
+    const int64_t size = w.rows * w.cols;
     const vfloat momentum = simd::set1(static_cast<float>(params.momentum)),
                  rest = simd::set1(static_cast<float>(1 - params.momentum));
     vfloat squares{};
@@ -87,35 +79,59 @@ inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, 
     }
     const float inverse = 1 / std::max(std::sqrt(simd::sum(squares)), static_cast<float>(smallest_norm));
     simd::map(x, size, [=](vfloat u, int64_t, int64_t) { return u * inverse; });
+}
 
+// The (n,n) matrices of a stage: A, the P of a step, the product of the steps' P so far, and one for results.
+struct StageMatrices {
+    float *gram, *poly, *total, *temporary;
+};
+
+// total (n,n) = the product of the P of `stage` steps, from A in gram, which changes.
+inline void multiply_steps(MatmulKind matmul_kind, float* scratch, int64_t n, int stage, StageMatrices& s) {
     const auto square = [&](float* out, const float* a, const float* b) {  // (n,n) = a · b
         multiply_symmetric<Order::k_last, Order::k_first>(matmul_kind, scratch, n, n, a, n, b, n, out);
     };
+    for (int step = 0; step < stage; ++step) {
+        if (step > 0) {  // A = P A P
+            square(s.temporary, s.poly, s.gram);
+            square(s.gram, s.temporary, s.poly);
+        }
+        square(s.poly, s.gram, s.gram);
+        const float* const gram = s.gram;
+        simd::map(s.poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
+            return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
+                             p * static_cast<float>(c5));
+        });
+        for (int64_t i = 0; i < n; ++i) s.poly[i * n + i] += static_cast<float>(c1);
+        if (step == 0) {
+            std::copy_n(s.poly, n * n, s.total);
+        } else {
+            square(s.temporary, s.poly, s.total);
+            std::swap(s.total, s.temporary);
+        }
+    }
+}
+
+inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
+                   float grad_scale) {
+    const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
+    const bool tall = w.rows > w.cols;
+    const MatmulKind matmul_kind = gemm::chosen(asked, n, n);
+    float* const scratch = memory;
+    float* x = memory + gemm::scratch_floats(matmul_kind);
+    float* next = x + size;
+    float* const square = next + size;
+    StageMatrices s{square, square + n * n, square + 2 * n * n, square + 3 * n * n};
+
+    normalized_direction(x, w, params, grad_scale);
     for (const int stage : stages) {
         if (tall)  // A = Xᵀ X
-            multiply_symmetric<Order::k_first, Order::k_first>(matmul_kind, scratch, n, w.rows, x, n, x, n, gram);
+            multiply_symmetric<Order::k_first, Order::k_first>(matmul_kind, scratch, n, w.rows, x, n, x, n, s.gram);
         else  // A = X Xᵀ
             multiply_symmetric<Order::k_last, Order::k_last>(matmul_kind, scratch, n, w.cols, x, w.cols, x, w.cols,
-                                                             gram);
-        for (int step = 0; step < stage; ++step) {
-            if (step > 0) {  // A = P A P
-                square(temporary, poly, gram);
-                square(gram, temporary, poly);
-            }
-            square(poly, gram, gram);
-            simd::map(poly, n * n, [=](vfloat p, int64_t i, int64_t left) {
-                return simd::fma(simd::set1(static_cast<float>(c3)), simd::load_n(gram + i, left),
-                                 p * static_cast<float>(c5));
-            });
-            for (int64_t i = 0; i < n; ++i) poly[i * n + i] += static_cast<float>(c1);
-            if (step == 0) {
-                std::copy_n(poly, n * n, total);
-            } else {
-                square(temporary, poly, total);
-                std::swap(total, temporary);
-            }
-        }
-        const float *const left_factor = tall ? x : total, *const right = tall ? total : x;
+                                                             s.gram);
+        multiply_steps(matmul_kind, scratch, n, stage, s);
+        const float *const left_factor = tall ? x : s.total, *const right = tall ? s.total : x;
         gemm::block_in<Order::k_last, Order::k_first>(matmul_kind, scratch, gemm::Range{0, w.rows},
                                                       gemm::Range{0, w.cols}, n, left_factor, n, right, w.cols, next,
                                                       w.cols, gemm::Store::set, {}, nullptr);
