@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "gpt2_model.h"
 #include "gpt2_tensors.h"
@@ -24,11 +25,11 @@ public:
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
     // Activations are planned for batches of at most B x T tokens; ActivationPolicy::inference makes a model that
-    // cannot train.
-    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p)
-        : Model(c),
+    // cannot train, and an empty cache one that cannot generate.
+    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p, CacheSize size = {})
+        : Model(c, size),
           policy(p),
-          acts(c, B, T, p, sizeof(wide) / sizeof(scalar)),
+          acts(c, B, T, p, sizeof(wide) / sizeof(scalar), size),
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, table.size)),
           activations(allocate<scalar>(dev, acts.size)),
@@ -40,8 +41,8 @@ public:
         v = allocate<wide>(dev, table.size);
     }
 
-    // x + Attention(LN(x)), then x + MLP(LN(x)).
-    void block_forward(int64_t l, int64_t B, int64_t T) {
+    // x + Attention(LN(x)), then x + MLP(LN(x)). With `appends`, the T positions follow the appended ones.
+    void block_forward(int64_t l, int64_t B, int64_t T, bool appends = false) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
         const auto s = [&](const Tensor& t) { return statistics(t, l); };
@@ -50,7 +51,12 @@ public:
         scalar* const out = activations.get() + t.residual1.at(l + 1);  // the next block's input
         layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         matmul_forward(dev, a(t.qkv), a(t.ln1), w(p.qkvw), w(p.qkvb), N, C, 3 * C);
-        attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads);
+        const KeysValues<scalar> kept{a(t.keys), a(t.values), cache.positions, appended()};
+        if (appends) append_keys_values(dev, kept, a(t.qkv), B, T, C, config.heads);
+        if (appends && appended() > 0)
+            cached_attention_forward(dev, a(t.atty), kept, a(t.qkv), B, T, C, config.heads);
+        else
+            attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads);
         matmul_residual_forward(dev, a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), N, C, C);
         layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
         matmul_gelu_forward(dev, a(t.fch_gelu), a(t.fch), a(t.ln2), w(p.fcw), w(p.fcb), N, C, 4 * C);
@@ -152,12 +158,18 @@ public:
         return sum(dev, losses, B * T);
     }
 
-    void next_logits(float* logits, const int32_t* x, int64_t T) override {
-        forward(batch_for(dev, x, x, T).first, 1, T);
-        const scalar* const last = activations.get() + acts.lnf.offset + (T - 1) * config.channels;
-        scalar* const row = activations.get() + acts.logits.offset;
-        classifier_logits(dev, row, last, parameters.get() + table.wte.offset, config.channels, config.vocab);
-        to_host(dev, logits, row, config.vocab);
+    void append(float* logits, const int32_t* x, int64_t B, int64_t T) override {
+        if (B > cache.sequences || appended() + T > cache.positions)
+            throw std::logic_error("append: more sequences or tokens than the cache has room for");
+        const int64_t most = acts.lnf_mean.piece() / B;  // positions at a time, for which there are activations
+        for (int64_t t = 0; t < T; t += most) {
+            const int64_t count = std::min(most, T - t);
+            std::vector<int32_t> tokens;
+            for (int64_t b = 0; b < B; ++b) tokens.insert(tokens.end(), x + b * T + t, x + b * T + t + count);
+            append_forward(batch_for(dev, tokens.data(), tokens.data(), B * count).first, B, count);
+            appended_ += count;
+            if (t + count == T) next_logits(logits, B, count);
+        }
     }
 
     StepResult update(const UpdateParams& params) override {
@@ -209,6 +221,26 @@ public:
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
+    // tokens (B,T), at the positions after the appended ones, to the last block's output.
+    void append_forward(const int32_t* tokens, int64_t B, int64_t T) {
+        const int64_t C = config.channels;
+        embedding_forward(dev, activations.get() + acts.residual1.offset, tokens, parameters.get() + table.wte.offset,
+                          parameters.get() + table.wpe.offset + appended() * C, B, T, C);
+        for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T, true);
+    }
+
+    // logits (B,V) of the tokens that follow the last of the T that append_forward computed in each of B sequences.
+    void next_logits(float* logits, int64_t B, int64_t T) {
+        const int64_t C = config.channels;
+        const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        for (int64_t b = 0; b < B; ++b)
+            layernorm_forward(dev, a(acts.lnf) + b * C, statistics(acts.lnf_mean), statistics(acts.lnf_rstd),
+                              activations.get() + acts.residual1.at(config.layers) + (b * T + T - 1) * C,
+                              parameters.get() + table.lnfw.offset, parameters.get() + table.lnfb.offset, 1, C);
+        classifier_logits(dev, a(acts.logits), a(acts.lnf), parameters.get() + table.wte.offset, B, C, config.vocab);
+        to_host(dev, logits, a(acts.logits), B * config.vocab);
+    }
+
     wide* weights() {  // what the optimizer works on
         if constexpr (mixed)
             return master.get();

@@ -11,12 +11,13 @@
 #include "device/update.h"
 
 struct Model {
-    explicit Model(const GPT2Config& c) : config(c), table(c) {}
+    explicit Model(const GPT2Config& c, CacheSize size = {}) : config(c), table(c), cache(size) {}
     virtual ~Model() = default;
     Model(const Model&) = delete;
 
     const GPT2Config config;
     const ParameterTable table;
+    const CacheSize cache;
 
     // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each. On the Cpu they
     // are the model's own buffers. Elsewhere they are copies that live as long as this object, and upload() writes them
@@ -45,8 +46,14 @@ struct Model {
     virtual double loss() = 0;
     // The sum of the B*T losses in nats, without gradients.
     virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
-    // Writes the logits (V) of the token that follows x (T).
-    virtual void next_logits(float* logits, const int32_t* x, int64_t T) = 0;
+
+    // Generation. Appends x (B,T) to B sequences and writes the logits (B,V) of the tokens that follow. The keys and
+    // values of earlier tokens are kept, so only the new ones are computed. A row's bits do not depend on the other
+    // rows. All sequences have appended() tokens, at most cache.positions; B is the same until restart() and at most
+    // cache.sequences.
+    virtual void append(float* logits, const int32_t* x, int64_t B, int64_t T) = 0;
+    int64_t appended() const { return appended_; }
+    void restart() { appended_ = 0; }  // with empty sequences
 
     // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and
     // three times attention's two matmuls over the half of the T x T scores that is not masked.
@@ -59,4 +66,7 @@ struct Model {
     // With Muon the matrices of the blocks have its momentum in m. No parameter and no moment changes if loss or
     // gradient norm exceeds its maximum. The gradients are zero afterwards.
     virtual StepResult update(const UpdateParams& params) = 0;
+
+protected:
+    int64_t appended_ = 0;
 };

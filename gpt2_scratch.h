@@ -9,15 +9,18 @@ struct CpuUse {
     int64_t B, T;  // the largest batch
     ActivationPolicy policy;
     bool muon = false;   // the optimizer, in training
-    bool losses = true;  // false: only next_logits() is called
+    bool losses = true;  // false: only append() is called
+    CacheSize cache = {};
 };
 
 inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, MatmulKind matmul_kind, int64_t threads) {
     const int64_t N = use.B * use.T, C = config.channels, V = config.vocab;
     const ParameterTable table(config);
     CpuScratch scratch;
-    int64_t of_thread =
-        std::max(gemm::scratch_floats(matmul_kind), attention_forward_scratch(use.T, C, config.heads, matmul_kind));
+    int64_t of_thread = std::max(attention_forward_scratch(use.T, C, config.heads, matmul_kind),
+                                 cached_attention::scratch_floats(use.cache.positions));
+    if (use.policy != ActivationPolicy::inference || !gemm::reads_in_place(gemm::chosen(matmul_kind, N, C), N))
+        of_thread = std::max(of_thread, gemm::scratch_floats(matmul_kind));
     if (use.losses) scratch.shared = classifier::shared_floats(N, V);
     std::vector<int64_t> of_matrices;
     if (use.policy != ActivationPolicy::inference) {

@@ -117,6 +117,11 @@ constexpr bool recomputes_gelu(ActivationPolicy policy) {
     return policy == ActivationPolicy::recompute_gelu || policy == ActivationPolicy::recompute_ln;
 }
 
+// Room for the keys and values that generation keeps: of `sequences` sequences of at most `positions` tokens.
+struct CacheSize {
+    int64_t sequences = 0, positions = 0;
+};
+
 // The activations of a batch of B x T tokens, and their gradients (d…). A block's tensors are stacked over the layers
 // if they are kept, and shared by all layers (stride 0) if not. If the other tensors are bf16, statistics and losses
 // are still fp32: each value takes `wide` = 2 elements.
@@ -130,10 +135,12 @@ struct ActivationTable {
     Tensor ln2, ln2_mean, ln2_rstd;       // (B,T,C) (B,T) (B,T)
     Tensor fch, fch_gelu;                 // (B,T,4C) before and after GELU
     Tensor lnf, lnf_mean, lnf_rstd;       // (B,T,C) (B,T) (B,T)
-    Tensor losses, logits;                // (B,T), (V) of one token, for sampling
+    Tensor losses;                        // (B,T)
+    Tensor keys, values, logits;          // in generation: (sequences,NH,positions,C/NH) twice, (sequences,V)
     Tensor dresidual1, dln1, dqkv, datty, dresidual2, dln2, dfch, dlnf;
 
-    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy policy, int64_t wide = 1) {
+    ActivationTable(const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy policy, int64_t wide = 1,
+                    CacheSize cache = {}) {
         const int64_t C = c.channels;
         const auto place = [&](const char* name, std::vector<int64_t> shape, int64_t copies, bool stacked,
                                int64_t width = 1) {
@@ -169,7 +176,12 @@ struct ActivationTable {
         lnf_mean = statistic("lnf_mean", {B, T}, 1);
         lnf_rstd = statistic("lnf_rstd", {B, T}, 1);
         losses = statistic("losses", {B, T}, 1);
-        logits = activation("logits", {c.vocab}, 1);
+        if (cache.sequences > 0) {
+            const std::vector<int64_t> kept{cache.sequences, c.heads, cache.positions, c.head_size()};
+            keys = place("keys", kept, c.layers, true);
+            values = place("values", kept, c.layers, true);
+            logits = activation("logits", {cache.sequences, c.vocab}, 1);
+        }
         if (policy == ActivationPolicy::inference) return;
 
         // The residual stream's gradient is updated in place all the way down; the others are short-lived.

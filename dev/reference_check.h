@@ -208,7 +208,7 @@ private:
         std::vector<double> logits;
         for (int64_t n = 0; n < N; ++n) {
             classifier_logits(model.dev, logit_row.get(), act(model.acts.lnf) + n * C,
-                              model.parameters.get() + model.table.wte.offset, C, V);
+                              model.parameters.get() + model.table.wte.offset, 1, C, V);
             for (const double logit : values(logit_row.get(), V)) logits.push_back(logit);
         }
         compare("act.logits", logits);

@@ -101,10 +101,11 @@ void classifier_chunks(Cuda& dev, float* losses, const T* inp, const T* weight, 
     }
 }
 
-// logits (V) = inp (C) · weightᵀ, for one row; Out is float or T
+// logits (N,V) = inp (N,C) · weightᵀ; Out is float or T
 template <class Out, class T>
-void classifier_logits(Cuda& dev, Out* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
-    matmul(dev, Matmul<T, Out>{.out = logits, .a = inp, .b = weight, .M = 1, .N = V, .K = C, .b_transposed = true});
+void classifier_logits(Cuda& dev, Out* logits, const T* inp, const T* weight, int64_t N, int64_t C, int64_t V) {
+    const Timed timed(dev, "classifier_logits", 2 * prod(N, C, V), 0);
+    matmul(dev, Matmul<T, Out>{.out = logits, .a = inp, .b = weight, .M = N, .N = V, .K = C, .b_transposed = true});
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]

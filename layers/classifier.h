@@ -9,13 +9,15 @@
 
 #include "device/device.h"
 
-// logits (V) = inp (C) · weightᵀ, for one row
+// logits (N,V) = inp (N,C) · weightᵀ
 template <class T>
-void classifier_logits(Reference<T>&, T* logits, const T* inp, const T* weight, int64_t C, int64_t V) {
-    for (int64_t v = 0; v < V; ++v) {
-        logits[v] = 0;
-        for (int64_t c = 0; c < C; ++c) logits[v] += inp[c] * weight[v * C + c];
-    }
+void classifier_logits(Reference<T>&, T* logits, const T* inp, const T* weight, int64_t N, int64_t C, int64_t V) {
+    for (int64_t n = 0; n < N; ++n)
+        for (int64_t v = 0; v < V; ++v) {
+            T sum = 0;
+            for (int64_t c = 0; c < C; ++c) sum += inp[n * C + c] * weight[v * C + c];
+            logits[n * V + v] = sum;
+        }
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]
@@ -24,7 +26,7 @@ void classifier_forward(Reference<T>& dev, T* losses, const T* inp, const T* wei
                         int64_t C, int64_t V) {
     std::vector<T> logits(static_cast<size_t>(V));
     for (int64_t n = 0; n < N; ++n) {
-        classifier_logits(dev, logits.data(), inp + n * C, weight, C, V);
+        classifier_logits(dev, logits.data(), inp + n * C, weight, 1, C, V);
         T largest = logits[0], sum = 0;
         for (const T logit : logits) largest = std::max(largest, logit);
         for (const T logit : logits) sum += std::exp(logit - largest);
@@ -44,7 +46,7 @@ void classifier_forward_backward(Reference<T>& dev, T* losses, T* dinp, T* dweig
     std::vector<T> logits(static_cast<size_t>(V));
     for (int64_t n = 0; n < N; ++n) {
         const T* const x = inp + n * C;
-        classifier_logits(dev, logits.data(), x, weight, C, V);
+        classifier_logits(dev, logits.data(), x, weight, 1, C, V);
         const T log_sum = losses[n] + logits[static_cast<size_t>(targets[n])];
         for (int64_t c = 0; c < C; ++c) dinp[n * C + c] = 0;
         for (int64_t v = 0; v < V; ++v) {

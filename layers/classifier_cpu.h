@@ -55,10 +55,12 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
 
 }  // namespace classifier
 
-// logits (V) = inp (C) · weight (Vp,C)ᵀ
-inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t C, int64_t V) {
+// logits (N,V) = inp (N,C) · weight (Vp,C)ᵀ
+inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t N, int64_t C,
+                              int64_t V) {
+    const Timed timed(dev, "classifier_logits", 2 * prod(N, C, V), 0);
     using enum gemm::Order;
-    gemm::matmul<k_last, k_last>(dev, 1, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
+    gemm::matmul<k_last, k_last>(dev, N, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]

@@ -3,6 +3,7 @@
 
 #include "layers/adamw.cuh"
 #include "layers/attention.cuh"
+#include "layers/cached_attention.cuh"
 #include "layers/classifier.cuh"
 #include "layers/embedding.cuh"
 #include "layers/gelu.cuh"

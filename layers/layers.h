@@ -3,6 +3,7 @@
 
 #include "layers/adamw_cpu.h"
 #include "layers/attention_cpu.h"
+#include "layers/cached_attention_cpu.h"
 #include "layers/classifier_cpu.h"
 #include "layers/embedding_cpu.h"
 #include "layers/gelu_cpu.h"

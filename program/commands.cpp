@@ -121,7 +121,7 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
         check_prompt("--prompt", prompt.ids, tokenizer, vocab);
         return prompt;
     } else if (tokenizer.end_of_text() >= 0) {
-        prompt.ids = {tokenizer.end_of_text()};
+        prompt.ids.assign(1, tokenizer.end_of_text());
     } else {
         throw InputError("--prompt-ids: needed, as the model has no tokenizer; give token ids such as '1 2 3'");
     }

@@ -23,7 +23,8 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
                          .T = T,
                          .policy = policy,
                          .muon = options.optimizer == "muon",
-                         .losses = options.command != "generate"},
+                         .losses = options.command != "generate",
+                         .cache = cache_size(options, config)},
                         matmul_kind(options), omp_get_max_threads());
 }
 
@@ -35,7 +36,8 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
         throw InputError(
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
     // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
-    MemoryPlan plan(config, B, T, policy, {.second_moments_of_matrices = options.optimizer != "muon"},
+    MemoryPlan plan(config, B, T, policy, cache_size(options, config),
+                    {.second_moments_of_matrices = options.optimizer != "muon"},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     plan.check(available_memory(), remedy);
@@ -48,7 +50,7 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
                                   ActivationPolicy policy) {
     Cpu cpu(matmul_kind(options));
     cpu.reserve(scratch(options, config, B, T, policy));
-    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy);
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy, cache_size(options, config));
 }
 
 std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {

@@ -2,6 +2,7 @@
 // a GPU; the training loop and the other commands use nothing else of the device.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,13 @@
 // is more than is available (with `remedy` in the message), or if the device does not support the options.
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy);
+
+// The room for keys and values that the command needs. A sample begins with a few tokens.
+inline CacheSize cache_size(const Options& options, const GPT2Config& config) {
+    if (options.command == "generate") return {1, config.context};
+    if (options.command != "train" || options.sample_every == 0 || options.sample_tokens == 0) return {};
+    return {1, std::min(config.context, options.sample_tokens + 16)};
+}
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
                                   ActivationPolicy policy);

@@ -49,7 +49,7 @@ struct MemoryPlan {
     };
     // scratch() returns the bytes of scratch memory that the device needs.
     template <class Scratch>
-    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy, Sizes sizes,
+    MemoryPlan(const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy, CacheSize cache, Sizes sizes,
                const Scratch& scratch) {
         // A rough count, because an exact one of more memory than any machine has might overflow an int64.
         const double rough = 64.0 * static_cast<double>(B) * static_cast<double>(T) *
@@ -69,7 +69,7 @@ struct MemoryPlan {
                 if (p.muon() && !sizes.second_moments_of_matrices) moments -= p.copies * p.stride;
             rows.emplace_back("optimizer state", moments * sizes.wide);
         }
-        const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar);
+        const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar, cache);
         rows.emplace_back("activations", activations.size * sizes.scalar);
         rows.emplace_back("scratch", scratch());
     }

@@ -42,14 +42,21 @@ inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sa
     return ids[std::min(at, ids.size() - 1)];
 }
 
-// Appends `count` tokens to `tokens`, each sampled from the model given the last `context` ones; `emit` is called with
-// each. Throws CheckFailed if the logits are not finite.
+// Appends `count` tokens to `tokens`, each sampled from the model given those before; `emit` is called with each. If
+// the model has no room for more, it forgets the older half: its positions are absolute, so the newer half is computed
+// again at the positions from 0 on. Throws CheckFailed if the logits are not finite.
 inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling,
                      const Random& random, const std::function<void(int32_t)>& emit) {
     std::vector<float> logits(static_cast<size_t>(model.config.vocab));
+    const int64_t most = model.cache.positions;
+    model.restart();
     for (int64_t i = 0; i < count; ++i) {
-        const int64_t length = std::min<int64_t>(static_cast<int64_t>(tokens.size()), model.config.context);
-        model.next_logits(logits.data(), tokens.data() + static_cast<int64_t>(tokens.size()) - length, length);
+        int64_t unread = model.appended() > 0 ? 1 : std::min(most, std::ssize(tokens));
+        if (model.appended() == most) {
+            model.restart();
+            unread = std::max<int64_t>(1, most / 2);
+        }
+        model.append(logits.data(), tokens.data() + std::ssize(tokens) - unread, 1, unread);
         if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); }))
             throw CheckFailed("the logits of token " + std::to_string(i + 1) +
                               " are NaN or infinite, although the weights are finite: the forward pass overflows; use "

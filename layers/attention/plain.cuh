@@ -226,8 +226,13 @@ __global__ void __launch_bounds__(threads, 2)
     store_row<LANES>(dqkv + tile.qkv + s * 3 * C + 2 * C, dv, hs, 1);
 }
 
+constexpr int most_channels = 256;  // of a head
+inline std::invalid_argument too_wide(int64_t hs) {
+    return std::invalid_argument("attention on Cuda takes heads of up to " + std::to_string(most_channels) +
+                                 " channels, not " + std::to_string(hs));
+}
+
 // Calls f<LANES>() for heads of hs channels.
-constexpr int most_channels = 256;
 template <class F>
 void for_head_size(int64_t hs, F f) {
     if (hs <= 16) return f.template operator()<1>();
@@ -235,8 +240,7 @@ void for_head_size(int64_t hs, F f) {
     if (hs <= 64) return f.template operator()<4>();
     if (hs <= 128) return f.template operator()<8>();
     if (hs <= most_channels) return f.template operator()<16>();
-    throw std::invalid_argument("attention on Cuda takes heads of up to " + std::to_string(most_channels) +
-                                " channels, not " + std::to_string(hs));
+    throw too_wide(hs);
 }
 template <int LANES>
 unsigned blocks(int64_t heads, int64_t seq) {

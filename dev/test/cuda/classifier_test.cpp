@@ -170,10 +170,10 @@ TYPED_TEST(CudaClassifier, LogitsOfOneRow) {
         Classifier<TypeParam> t({1, 24, V});
         CudaTensor<TypeParam> logits(t.cuda, nans(V));
         CudaTensor<float> floats(t.cuda, nans(V));
-        classifier_logits(t.cuda, logits.on(t.cuda), t.inp.on(t.cuda), t.weight.on(t.cuda), 24, V);
-        classifier_logits(t.cuda, floats.on(t.cuda), t.inp.on(t.cuda), t.weight.on(t.cuda), 24, V);
+        classifier_logits(t.cuda, logits.on(t.cuda), t.inp.on(t.cuda), t.weight.on(t.cuda), 1, 24, V);
+        classifier_logits(t.cuda, floats.on(t.cuda), t.inp.on(t.cuda), t.weight.on(t.cuda), 1, 24, V);
         for (std::vector<double>* exact : {&logits.exact, &floats.exact})
-            classifier_logits(t.reference, exact->data(), t.inp.exact.data(), t.weight.exact.data(), 24, V);
+            classifier_logits(t.reference, exact->data(), t.inp.exact.data(), t.weight.exact.data(), 1, 24, V);
         const auto allowed = [&](int64_t) { return 24 * Allowed<TypeParam>::roundings(24); };
         logits.expect_close("logits", allowed), floats.expect_close("logits", allowed);
     }

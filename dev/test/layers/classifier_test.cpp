@@ -57,8 +57,8 @@ void set_magnitudes(Tensors& t) {
     const double row_errors = 8 + std::sqrt(static_cast<double>(s.N));
     for (double& before : t.dweight.magnitude) before *= row_errors;
     for (int64_t n = 0; n < s.N; ++n) {
-        classifier_logits(size, sizes.data(), t.inp.on(size) + n * s.C, t.weight.on(size), s.C, s.V);
-        classifier_logits(exact, logits.data(), t.inp.on(exact) + n * s.C, t.weight.on(exact), s.C, s.V);
+        classifier_logits(size, sizes.data(), t.inp.on(size) + n * s.C, t.weight.on(size), 1, s.C, s.V);
+        classifier_logits(exact, logits.data(), t.inp.on(exact) + n * s.C, t.weight.on(exact), 1, s.C, s.V);
         const double largest = *std::max_element(sizes.begin(), sizes.end());
         const int32_t target = t.targets[static_cast<size_t>(n)];
         const double loss = t.losses[n], log_sum = loss + logits[static_cast<size_t>(target)];
@@ -156,7 +156,7 @@ TEST(Classifier, LogitsAgreeWithReference) {
         Reference<double> reference;
         Magnitude magnitude;
         const auto run = [&](auto& dev) {
-            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), s.C, s.V);
+            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), 1, s.C, s.V);
         };
         run(cpu), run(reference), run(magnitude);
         logits.expect_close("logits", 8 * roundoff);
@@ -186,7 +186,7 @@ TEST(Classifier, BitsDoNotDependOnTheThreads) {
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
             Tensors t(s);
             Values logits = nan_values(s.V);
-            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), s.C, s.V);
+            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), 1, s.C, s.V);
             t.run(dev);
             std::vector<float> all;
             for (const Values* v : {&logits, &t.losses, &t.dinp, &t.dweight}) append(all, *v);

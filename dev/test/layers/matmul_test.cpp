@@ -266,16 +266,23 @@ TEST(Matmul, PastTheCachesAreTheSameBits) {
     EXPECT_TRUE(std::equal(streamed.get(), streamed.get() + rows * hidden, cached.get() + 1));
 }
 
-TEST(Matmul, ARowsBitsDoNotDependOnTheBatch) {
+// Among few rows, whose weights are read in place, and among more.
+TEST(Matmul, ARowsBitsDoNotDependOnTheRowsBesideIt) {
     const Shape s{29, 300, 70};
     Tensors t(s);
-    Values alone = nan_values(s.OC);
     Cpu cpu;
-    matmul_forward(cpu, t.out.on(cpu), t.inp.on(cpu), t.weight.on(cpu), t.bias.on(cpu), s.N, s.C, s.OC);
-    for (int64_t n = 0; n < s.N; ++n) {
-        matmul_forward(cpu, alone.on(cpu), t.inp.on(cpu) + n * s.C, t.weight.on(cpu), t.bias.on(cpu), 1, s.C, s.OC);
-        EXPECT_EQ(std::memcmp(alone.on(cpu), t.out.on(cpu) + n * s.OC, s.OC * sizeof(float)), 0) << n;
-    }
+    const auto expect_same = [&](int64_t all, int64_t some) {
+        Values out = nan_values(some * s.OC);
+        matmul_forward(cpu, t.out.on(cpu), t.inp.on(cpu), t.weight.on(cpu), t.bias.on(cpu), all, s.C, s.OC);
+        for (int64_t n = 0; n + some <= all; ++n) {
+            matmul_forward(cpu, out.on(cpu), t.inp.on(cpu) + n * s.C, t.weight.on(cpu), t.bias.on(cpu), some, s.C,
+                           s.OC);
+            EXPECT_EQ(std::memcmp(out.on(cpu), t.out.on(cpu) + n * s.OC, some * s.OC * sizeof(float)), 0)
+                << some << " of " << all << " rows, from " << n;
+        }
+    };
+    for (int64_t some = 1; some <= gemm::few_rows; ++some) expect_same(gemm::few_rows, some);
+    for (const int64_t some : {gemm::few_rows + 1, int64_t{24}}) expect_same(s.N, some);
 }
 
 TEST(Matmul, NaNStaysInItsRowAndColumn) {

@@ -40,8 +40,8 @@ struct Batch {
 template <class Device>
 struct Trial {
     explicit Trial(const Case& c, const std::vector<float>& parameters,
-                   ActivationPolicy policy = ActivationPolicy::training)
-        : model(Device{}, c.config, c.B, c.T, policy) {
+                   ActivationPolicy policy = ActivationPolicy::training, CacheSize cache = {})
+        : model(Device{}, c.config, c.B, c.T, policy, cache) {
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
     }
     std::vector<double> gradients(const Parameter& p) const {
@@ -206,26 +206,67 @@ TEST(Model, WhatIsKeptChangesNothing) {
         EXPECT_EQ(t->model.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T), loss);
 }
 
+// The logits that append() computes for pieces of random lengths are those of one forward over all tokens.
 template <class Device>
-void expect_next_logits(double tolerance) {
+void expect_appended_logits(double tolerance) {
+    using scalar = typename Device::scalar;
     const std::vector<float> parameters = random_parameters(tiny.config);
     const Batch batch(tiny);
-    Trial<Device> t(tiny, parameters), inference(tiny, parameters, ActivationPolicy::inference);
-    t.model.evaluate(batch.x.data(), batch.y.data(), 1, tiny.T);
-    const auto* const losses = t.model.activations.get() + t.model.acts.losses.offset;
-    for (int64_t n = 1; n <= tiny.T; n += 4) {  // the prefix of n tokens predicts what the n-th loss was measured on
-        std::vector<float> logits(static_cast<size_t>(tiny.config.vocab), NAN);
-        inference.model.next_logits(logits.data(), batch.x.data(), n);
-        double sum = 0;
-        for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
-        const double loss =
-            std::log(sum) - static_cast<double>(logits[static_cast<size_t>(batch.y[static_cast<size_t>(n - 1)])]);
-        EXPECT_NEAR(loss, static_cast<double>(losses[n - 1]), tolerance) << "prefix " << n;
+    const int64_t B = tiny.B, C = tiny.config.channels, V = tiny.config.vocab;
+    Trial<Device> whole(tiny, parameters);
+    whole.model.forward(batch.x.data(), B, tiny.T);
+    for (const ActivationPolicy policy : {ActivationPolicy::inference, ActivationPolicy::training}) {
+        Trial<Device> t(tiny, parameters, policy, {B, tiny.T});
+        std::vector<float> logits(static_cast<size_t>(B * V));
+        for (int run = 0; run < 6; ++run) {
+            t.model.restart();
+            for (int64_t n = 0; n < tiny.T;) {
+                const int64_t most = run == 0 ? tiny.T : run == 1 ? 1 : 9;
+                const int64_t length =
+                    std::min(tiny.T - n, run < 2 ? most : 1 + static_cast<int64_t>(generator()() % 9));
+                std::vector<int32_t> piece;
+                for (int64_t b = 0; b < B; ++b)
+                    piece.insert(piece.end(), batch.x.begin() + b * tiny.T + n,
+                                 batch.x.begin() + b * tiny.T + n + length);
+                std::ranges::fill(logits, NAN);
+                t.model.append(logits.data(), piece.data(), B, length);
+                n += length;
+                ASSERT_EQ(t.model.appended(), n);
+                for (int64_t b = 0; b < B; ++b) {
+                    std::vector<scalar> row(static_cast<size_t>(V));
+                    classifier_logits(
+                        whole.model.dev, row.data(),
+                        whole.model.activations.get() + whole.model.acts.lnf.offset + (b * tiny.T + n - 1) * C,
+                        whole.model.parameters.get() + whole.model.table.wte.offset, 1, C, V);
+                    const scalar* const appended = t.model.activations.get() + t.model.acts.logits.offset + b * V;
+                    expect_near("logits", {appended, appended + V}, {row.begin(), row.end()}, tolerance);
+                    for (int64_t v = 0; v < V; ++v)
+                        ASSERT_EQ(logits[static_cast<size_t>(b * V + v)], static_cast<float>(appended[v]));
+                }
+            }
+        }
+        EXPECT_THROW(t.model.append(logits.data(), batch.x.data(), 1, 1), std::logic_error) << "the cache is full";
+        t.model.restart();
+        EXPECT_THROW(t.model.append(logits.data(), batch.x.data(), B + 1, 1), std::logic_error);
     }
 }
-TEST(Model, NextLogitsAreTheLossesLogits) {
-    expect_next_logits<Exact>(1e-5);  // logits are floats
-    expect_next_logits<Cpu>(1e-5);
+TEST(Model, AppendedPiecesHaveTheLogitsOfTheWhole) {
+    expect_appended_logits<Exact>(1e-10);
+    expect_appended_logits<Cpu>(1e-5);
+}
+
+// A model whose activations hold two tokens takes a longer prompt in pieces.
+TEST(Model, AppendTakesMoreTokensThanTheActivationsHold) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    Case few = tiny;
+    few.B = 1, few.T = 2;
+    Trial<Cpu> small_buffers(few, parameters, ActivationPolicy::inference, {1, tiny.T});
+    Trial<Cpu> large(tiny, parameters, ActivationPolicy::inference, {1, tiny.T});
+    std::vector<float> a(static_cast<size_t>(tiny.config.vocab)), b = a;
+    small_buffers.model.append(a.data(), batch.x.data(), 1, tiny.T);
+    large.model.append(b.data(), batch.x.data(), 1, tiny.T);
+    expect_near("logits", {a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
 }
 
 TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {

@@ -35,7 +35,8 @@ void use(GPT2<Cpu>& model, const Case& c) {
     model.evaluate(x.data(), x.data(), c.B, c.T);
     model.evaluate(x.data(), x.data(), std::max<int64_t>(1, c.B - 1), c.T - 1);
     std::vector<float> logits(static_cast<size_t>(c.config.vocab));
-    model.next_logits(logits.data(), x.data(), c.T);
+    model.append(logits.data(), x.data(), 1, c.T - 1);
+    model.append(logits.data(), x.data(), 1, 1);
 }
 
 }  // namespace
@@ -48,18 +49,19 @@ TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
                 if (matmul_kind == MatmulKind::bf16 && (!gemm::has_bf16 || c.config.vocab > 1000)) continue;
                 SCOPED_TRACE(testing::Message() << c.config.channels << " channels, " << c.threads << " threads");
                 omp_set_num_threads(c.threads);
-                const CpuScratch plan = gpt2_scratch(c.config, {.B = c.B, .T = c.T, .policy = policy, .muon = c.muon},
-                                                     matmul_kind, c.threads);
+                const CpuScratch plan =
+                    gpt2_scratch(c.config, {.B = c.B, .T = c.T, .policy = policy, .muon = c.muon, .cache = {1, c.T}},
+                                 matmul_kind, c.threads);
 
                 Cpu reserved(matmul_kind);
                 reserved.reserve(plan);
                 EXPECT_EQ(reserved.scratch_bytes(), plan.bytes());
-                GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, policy);
+                GPT2<Cpu> model(std::move(reserved), c.config, c.B, c.T, policy, {1, c.T});
                 initialize_parameters(c.config, model.table, 1, model.parameters.get());
                 use(model, c);
                 EXPECT_EQ(model.dev.scratch_bytes(), plan.bytes());
 
-                GPT2<Cpu> without_plan(Cpu(matmul_kind), c.config, c.B, c.T, policy);
+                GPT2<Cpu> without_plan(Cpu(matmul_kind), c.config, c.B, c.T, policy, {1, c.T});
                 initialize_parameters(c.config, without_plan.table, 1, without_plan.parameters.get());
                 use(without_plan, c);
                 EXPECT_EQ(without_plan.dev.scratch_bytes(), plan.bytes());

@@ -180,7 +180,7 @@ TEST(Sampler, SameSeedSameTokens) {
 
 // A model that computes nothing.
 struct Idle : Model {
-    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}) {}
+    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}, {1, 4}) {}
     HostState download() override { return {}; }
     void upload(const HostState&) override {}
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
@@ -188,16 +188,17 @@ struct Idle : Model {
     double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
     StepResult update(const UpdateParams&) override { return {}; }
     void set_profile(Profile*) override {}
-    void next_logits(float*, const int32_t*, int64_t) override {}
+    void append(float*, const int32_t*, int64_t, int64_t) override {}
 };
 
-// A model that depends only on its window's last token and length.
-struct Window : Idle {
-    void next_logits(float* logits, const int32_t* x, int64_t T) override {
-        windows.emplace_back(x, x + T);
+// A model that depends only on the last token. It notes what is appended, and at which position.
+struct Counting : Idle {
+    void append(float* logits, const int32_t* x, int64_t, int64_t T) override {
+        pieces.emplace_back(appended(), std::vector<int32_t>(x, x + T));
+        appended_ += T;
         for (int32_t id = 0; id < 8; ++id) logits[id] = id == (x[T - 1] + 1) % 8 ? 1.0f : 0.0f;
     }
-    std::vector<std::vector<int32_t>> windows;
+    std::vector<std::pair<int64_t, std::vector<int32_t>>> pieces;
 };
 
 // The draws are the same as from the first logits alone, as if the model had no rows beyond the tokenizer.
@@ -214,15 +215,16 @@ TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
     }
 }
 
-TEST(Generate, SeesTheLastTokensUpToTheContext) {
-    Window model;
+TEST(Generate, AppendsEachTokenOnceAndForgetsTheOlderHalfOfAFullContext) {
+    using Pieces = decltype(Counting::pieces);
+    Counting model;
     std::vector<int32_t> tokens;
     generate(model, {5, 6}, 4, {.temperature = 0}, {1, Purpose::sampling}, [&](int32_t id) { tokens.push_back(id); });
     EXPECT_EQ(tokens, (std::vector<int32_t>{7, 0, 1, 2}));
-    EXPECT_EQ(model.windows, (std::vector<std::vector<int32_t>>{{5, 6}, {5, 6, 7}, {5, 6, 7, 0}, {6, 7, 0, 1}}));
-    model.windows.clear();
+    EXPECT_EQ(model.pieces, (Pieces{{0, {5, 6}}, {2, {7}}, {3, {0}}, {0, {0, 1}}}));
+    model.pieces.clear();
     generate(model, {1, 2, 3, 4, 5, 6}, 1, {.temperature = 0}, {1, Purpose::sampling}, [](int32_t) {});
-    EXPECT_EQ(model.windows, (std::vector<std::vector<int32_t>>{{3, 4, 5, 6}}));
+    EXPECT_EQ(model.pieces, (Pieces{{0, {3, 4, 5, 6}}}));
 }
 
 using Tokens = std::vector<int32_t>;

@@ -1,6 +1,7 @@
 // Instantiates the GEMM once for every storage order that the layers use: nothing else takes as long to compile.
 #include "device/cpu/gemm/matmul.h"
 
+#include "device/cpu/gemm/few_rows.h"
 #include "device/cpu/rows.h"
 
 namespace gemm {
@@ -80,6 +81,18 @@ inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
     return a == Order::k_first && K >= 2 * KC && M * N <= most_halved;
 }
 
+// The matmul of few rows on all threads. A part of B that fits in a core's caches takes less time than to wake threads.
+void few_rows_matmul(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+                     float* c, int64_t ldc, EpilogueRef epilogue) {
+    constexpr int64_t line = cache_line / 4;
+#pragma omp parallel if (N * K >= 1 << 14)
+    {
+        const Range mine = part_of(ceil_div(N, line), omp_get_num_threads(), omp_get_thread_num());
+        few_rows_block(M, {mine.begin * line, std::min(N, mine.end * line)}, K, a, lda, b, ldb, c, ldc, epilogue);
+        simd::stream_fence();  // for streaming stores in the epilogue
+    }
+}
+
 }  // namespace
 
 int64_t scratch_floats(MatmulKind matmul_kind) {
@@ -104,6 +117,9 @@ template <Order A, Order B>
 void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
             float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
+    if constexpr (A == Order::k_last && B == Order::k_last)
+        if (reads_in_place(matmul_kind, M) && store != Store::add)
+            return few_rows_matmul(M, N, K, a, lda, b, ldb, c, ldc, epilogue);
     const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::stream && !worth_streaming(c, M, N, K)) store = Store::set;
     const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);

@@ -28,6 +28,12 @@ auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
     return f(Floats());
 }
 
+// Whether B, stored along K, is read in place for A of M rows (few_rows.h), without scratch memory.
+constexpr int64_t few_rows = 16;  // the most for which this is faster than packing B
+inline bool reads_in_place(MatmulKind chosen_kind, int64_t M) {
+    return M <= few_rows && chosen_kind == MatmulKind::fma;
+}
+
 constexpr int64_t most_halved = 1 << 18;  // the largest C for which K may be cut into halves
 
 // Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both kinds, fma and split.
