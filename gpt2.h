@@ -41,8 +41,8 @@ public:
         v = allocate<wide>(dev, table.size);
     }
 
-    // x + Attention(LN(x)), then x + MLP(LN(x)). With `appends`, the T positions follow the appended ones.
-    void block_forward(int64_t l, int64_t B, int64_t T, bool appends = false) {
+    // x + Attention(LN(x)), then x + MLP(LN(x)). In generation, `kept` has the keys and values of earlier positions.
+    void block_forward(int64_t l, int64_t B, int64_t T, const KeysValues<scalar>* kept = nullptr) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
         const auto s = [&](const Tensor& t) { return statistics(t, l); };
@@ -51,10 +51,9 @@ public:
         scalar* const out = activations.get() + t.residual1.at(l + 1);  // the next block's input
         layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         matmul_forward(dev, a(t.qkv), a(t.ln1), w(p.qkvw), w(p.qkvb), N, C, 3 * C);
-        const KeysValues<scalar> kept{a(t.keys), a(t.values), cache.positions, appended()};
-        if (appends) append_keys_values(dev, kept, a(t.qkv), B, T, C, config.heads);
-        if (appends && appended() > 0)
-            cached_attention_forward(dev, a(t.atty), kept, a(t.qkv), B, T, C, config.heads);
+        if (kept) append_keys_values(dev, *kept, a(t.qkv), B, T, C, config.heads);
+        if (kept && kept->past > 0)
+            cached_attention_forward(dev, a(t.atty), *kept, a(t.qkv), B, T, C, config.heads);
         else
             attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads);
         matmul_residual_forward(dev, a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), N, C, C);
@@ -161,15 +160,28 @@ public:
     void append(float* logits, const int32_t* x, int64_t B, int64_t T) override {
         if (B > cache.sequences || appended() + T > cache.positions)
             throw std::logic_error("append: more sequences or tokens than the cache has room for");
-        const int64_t most = acts.lnf_mean.piece() / B;  // positions at a time, for which there are activations
-        for (int64_t t = 0; t < T; t += most) {
-            const int64_t count = std::min(most, T - t);
-            std::vector<int32_t> tokens;
-            for (int64_t b = 0; b < B; ++b) tokens.insert(tokens.end(), x + b * T + t, x + b * T + t + count);
-            append_forward(batch_for(dev, tokens.data(), tokens.data(), B * count).first, B, count);
-            appended_ += count;
-            if (t + count == T) next_logits(logits, B, count);
+        // Several tokens of one sequence at a time, as many as there are activations for, or one token of a few.
+        const int64_t at_once = acts.lnf_mean.piece(), together = T == 1 ? std::min<int64_t>(at_once, 16) : 1;
+        for (int64_t b = 0; b < B; b += together) {
+            const int64_t sequences = std::min(together, B - b);
+            for (int64_t t = 0; t < T; t += at_once) {
+                const int64_t count = std::min(at_once, T - t), n = sequences * count;
+                append_forward(batch_for(dev, x + b * T + t, x + b * T + t, n).first, b, sequences, appended() + t,
+                               count);
+                if (t + count == T) next_logits(logits, b, sequences, count);
+            }
         }
+        appended_ += T;
+    }
+
+    void branch(int64_t B) override {
+        const int64_t sequence = cache.positions * config.channels;
+        for (const Tensor* kept : {&acts.keys, &acts.values})
+            for (int64_t l = 0; l < config.layers; ++l)
+                for (int64_t b = 1; b < B; ++b) {
+                    scalar* const first = activations.get() + kept->at(l);
+                    copy(dev, first + b * sequence, first, sequence);
+                }
     }
 
     StepResult update(const UpdateParams& params) override {
@@ -221,24 +233,31 @@ public:
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
-    // tokens (B,T), at the positions after the appended ones, to the last block's output.
-    void append_forward(const int32_t* tokens, int64_t B, int64_t T) {
-        const int64_t C = config.channels;
+    // tokens (B,T) of the sequences from `first` on, at the positions after `past` others, to the last block's output.
+    void append_forward(const int32_t* tokens, int64_t first, int64_t B, int64_t past, int64_t T) {
+        const int64_t C = config.channels, offset = first * cache.positions * C;
         embedding_forward(dev, activations.get() + acts.residual1.offset, tokens, parameters.get() + table.wte.offset,
-                          parameters.get() + table.wpe.offset + appended() * C, B, T, C);
-        for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T, true);
+                          parameters.get() + table.wpe.offset + past * C, B, T, C);
+        for (int64_t l = 0; l < config.layers; ++l) {
+            scalar *const keys = activations.get() + acts.keys.at(l), *const values =
+                                                                          activations.get() + acts.values.at(l);
+            const KeysValues<scalar> kept{keys + offset, values + offset, cache.positions, past};
+            block_forward(l, B, T, &kept);
+        }
     }
 
-    // logits (B,V) of the tokens that follow the last of the T that append_forward computed in each of B sequences.
-    void next_logits(float* logits, int64_t B, int64_t T) {
-        const int64_t C = config.channels;
+    // The logits, from row `first` on, of the tokens that follow the T that append_forward computed in B sequences.
+    void next_logits(float* logits, int64_t first, int64_t B, int64_t T) {
+        const int64_t C = config.channels, V = config.vocab;
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
+        scalar *const last = activations.get() + acts.residual1.at(config.layers), *const rows =
+                                                                                       a(acts.logits) + first * V;
         for (int64_t b = 0; b < B; ++b)
             layernorm_forward(dev, a(acts.lnf) + b * C, statistics(acts.lnf_mean), statistics(acts.lnf_rstd),
-                              activations.get() + acts.residual1.at(config.layers) + (b * T + T - 1) * C,
-                              parameters.get() + table.lnfw.offset, parameters.get() + table.lnfb.offset, 1, C);
-        classifier_logits(dev, a(acts.logits), a(acts.lnf), parameters.get() + table.wte.offset, B, C, config.vocab);
-        to_host(dev, logits, a(acts.logits), B * config.vocab);
+                              last + (b * T + T - 1) * C, parameters.get() + table.lnfw.offset,
+                              parameters.get() + table.lnfb.offset, 1, C);
+        classifier_logits(dev, rows, a(acts.lnf), parameters.get() + table.wte.offset, B, C, V);
+        to_host(dev, logits + first * V, rows, B * V);
     }
 
     wide* weights() {  // what the optimizer works on

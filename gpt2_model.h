@@ -47,11 +47,12 @@ struct Model {
     // The sum of the B*T losses in nats, without gradients.
     virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
 
-    // Generation. Appends x (B,T) to B sequences and writes the logits (B,V) of the tokens that follow. The keys and
-    // values of earlier tokens are kept, so only the new ones are computed. A row's bits do not depend on the other
-    // rows. All sequences have appended() tokens, at most cache.positions; B is the same until restart() and at most
-    // cache.sequences.
+    // Generation. Appends x (B,T) to the first B sequences and writes the logits (B,V) of the tokens that follow. The
+    // keys and values of earlier tokens are kept, so only the new ones are computed. A sequence's bits do not depend on
+    // the others. All sequences have appended() tokens, at most cache.positions; B is at most cache.sequences.
     virtual void append(float* logits, const int32_t* x, int64_t B, int64_t T) = 0;
+    // Makes the first B sequences equal to the first one.
+    virtual void branch(int64_t B) = 0;
     int64_t appended() const { return appended_; }
     void restart() { appended_ = 0; }  // with empty sequences
 

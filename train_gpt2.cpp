@@ -44,7 +44,7 @@ int train(const Options& options) {
 int run_command(const Options& options) {
     choose_threads(options.threads);
     if (options.command == "train") return train(options);
-    if (options.command == "generate") run_generate(options);
+    if (options.command == "generate") return run_generate(options);
     if (options.command == "eval") run_eval(options);
     if (options.command == "convert") convert_model(options.in_path, options.out_path, options.bf16);
     if (options.command == "tokenize") run_tokenize(options);

@@ -186,6 +186,12 @@ void zero(Reference<T>&, T* x, int64_t n) {
 }
 inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
 
+// out (n) = x, of the same device
+template <HostDevice Device, class T>
+void copy(Device&, T* out, const T* x, int64_t n) {
+    std::copy_n(x, n, out);
+}
+
 // The sum in double, in order.
 template <HostDevice Device, class T>
 double sum(Device&, const T* x, int64_t n) {

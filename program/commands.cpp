@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <memory>
+#include <numbers>
 
 #include "program/device_model.h"
 #include "program/evaluation.h"
@@ -19,7 +23,10 @@
 #include "io/text/text_file.h"
 #include "io/text/tokenizer.h"
 #include "program/run_messages.h"
-#include "program/sampler.h"
+#include "program/generation.h"
+#include "program/progress.h"
+#include "program/stop_signals.h"
+#include "program/text_stream.h"
 
 namespace {
 
@@ -104,21 +111,28 @@ void check_prompt(const char* option, const std::vector<int32_t>& ids, const Tok
                      "; leave it out, or pass the --tokenizer that the model was trained with");
 }
 
+// All of a file, or of standard input if it is called "-".
+std::string read_text(const std::string& path) {
+    if (path != "-") return std::string(TextFile(path).text());
+    return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
 Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t vocab) {
     Prompt prompt;
     if (options.given("prompt-ids")) {
         prompt.ids = parse_ids(options.prompt_ids);
-    } else if (options.given("prompt") || tokenizer.reads_text()) {
-        require_text(tokenizer, "--prompt", "give token ids with --prompt-ids '1 2 3', or pass --tokenizer");
-        prompt = {tokenizer.encode(options.prompt), options.prompt};
+    } else if (options.given("prompt") || options.given("prompt-file") || tokenizer.reads_text()) {
+        const char* const option = options.given("prompt-file") ? "--prompt-file" : "--prompt";
+        require_text(tokenizer, option, "give token ids with --prompt-ids '1 2 3', or pass --tokenizer");
+        prompt.text = options.given("prompt-file") ? read_text(options.prompt_file) : options.prompt;
+        prompt.ids = tokenizer.encode(prompt.text);
         if (tokenizer.reads_utf8())
-            if (const std::string note = invalid_utf8_note(options.prompt); !note.empty())
-                print_notes({"--prompt: " + note});
+            if (const std::string note = invalid_utf8_note(prompt.text); !note.empty())
+                print_notes({std::string(option) + ": " + note});
         const AddedTokens& added = tokenizer.added();
-        const std::string found =
-            added.note("--prompt", added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
+        const std::string found = added.note(option, added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
         if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output contains only the text
-        check_prompt("--prompt", prompt.ids, tokenizer, vocab);
+        check_prompt(option, prompt.ids, tokenizer, vocab);
         return prompt;
     } else if (tokenizer.end_of_text() >= 0) {
         prompt.ids.assign(1, tokenizer.end_of_text());
@@ -129,6 +143,50 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
     prompt.text = tokenizer.decode(prompt.ids);
     return prompt;
 }
+
+Sampling sampling_of(const Options& options, int64_t ids) {
+    return {.temperature = options.temperature,
+            .top_k = options.top_k,
+            .top_p = options.top_p,
+            .min_p = options.min_p,
+            .repetition_penalty = options.repetition_penalty,
+            .ids = ids};
+}
+
+// The texts that `generate` writes. One is printed as it comes, several one after the other at the end.
+class Samples {
+public:
+    Samples(const Options& options, const std::string& prompt)
+        : streams_(static_cast<size_t>(options.samples), TextStream(options.stop)), texts_(streams_.size(), prompt) {
+        if (streams_.size() == 1) print(prompt);
+    }
+    // Adds the bytes of a sample's next token. Returns false if the sample ends there.
+    bool add(int64_t sample, std::string_view bytes) {
+        TextStream& stream = streams_[static_cast<size_t>(sample)];
+        put(sample, stream.add(bytes));
+        return !stream.stopped();
+    }
+    void finish() {
+        for (int64_t i = 0; i < std::ssize(streams_); ++i) put(i, streams_[static_cast<size_t>(i)].rest());
+        if (streams_.size() == 1) return print("\n");
+        for (size_t i = 0; i < texts_.size(); ++i)
+            print("--- sample " + std::to_string(i + 1) + "\n" + texts_[i] + "\n");
+    }
+
+private:
+    void put(int64_t sample, const std::string& text) {
+        if (streams_.size() == 1)
+            print(text);
+        else
+            texts_[static_cast<size_t>(sample)] += text;
+    }
+    static void print(const std::string& text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+    }
+    std::vector<TextStream> streams_;
+    std::vector<std::string> texts_;
+};
 
 // Holds the tokens of eval's text while eval runs.
 struct TemporaryDirectory {
@@ -145,20 +203,50 @@ struct TemporaryDirectory {
 
 }  // namespace
 
-void run_generate(const Options& options) {
+int run_generate(const Options& options) {
     const Loaded loaded = load(options, 1, 0);
-    const Prompt prompt = read_prompt(options, *loaded.tokenizer, loaded.model->config.vocab);
-    const Sampling sampling{
-        .temperature = options.temperature, .top_k = options.top_k, .ids = loaded.tokenizer->vocab()};
-    std::fwrite(prompt.text.data(), 1, prompt.text.size(), stdout);
+    const Tokenizer& tokenizer = *loaded.tokenizer;
+    const Prompt prompt = read_prompt(options, tokenizer, loaded.model->config.vocab);
+    if (std::ssize(prompt.ids) > loaded.model->config.context)
+        print_notes({"the prompt has " + std::to_string(prompt.ids.size()) + " tokens; the model sees the last " +
+                     std::to_string(loaded.model->config.context) + ", its context"});
+    stop_signals::catch_stop(program_name(), "token");
+    Samples samples(options, prompt.text);
+    int64_t tokens = 0;
+    double start = 0;  // when the prompt has been read
     const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling};
-    generate(*loaded.model, prompt.ids, options.tokens, sampling, random, [&](int32_t id) {
-        const std::string_view bytes = loaded.tokenizer->token(id);
-        std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-        std::fflush(stdout);
-    });
-    std::printf("\n");
+    generate(*loaded.model, prompt.ids, options.samples, options.tokens, sampling_of(options, tokenizer.vocab()),
+             random, [&](int64_t sample, int32_t id) {
+                 if (tokens == 0) start = seconds_now();
+                 ++tokens;
+                 const bool ends = id == tokenizer.end_of_text() && !options.ignore_end;
+                 return samples.add(sample, ends ? "" : tokenizer.token(id)) && !ends && !stop_signals::stop_asked;
+             });
+    samples.finish();
+    const double seconds = seconds_now() - start;
+    if (tokens > options.samples && !std::ferror(stdout))
+        std::fprintf(stderr, "%" PRId64 " tokens, %.1f tokens/s\n", tokens,
+                     static_cast<double>(tokens - options.samples) / seconds);
+    return stop_signals::stop_asked ? 128 + stop_signals::stop_asked : 0;
 }
+
+namespace {
+
+// The bytes of text that the predicted tokens stand for. End-of-text stands for none. 0 for ids that are not text.
+int64_t predicted_bytes(const WindowReader& reader, const Tokenizer& tokenizer, int64_t seq) {
+    std::vector<int32_t> x(static_cast<size_t>(seq)), y(x.size());
+    int64_t bytes = 0;
+    for (int64_t w = 0; w < reader.windows() && tokenizer.reads_text(); ++w) {
+        reader.read(w, x.data(), y.data());
+        for (int64_t i = 0; i < reader.length(w); ++i) {
+            const int32_t id = y[static_cast<size_t>(i)];
+            if (id < tokenizer.vocab() && id != tokenizer.end_of_text()) bytes += std::ssize(tokenizer.token(id));
+        }
+    }
+    return bytes;
+}
+
+}  // namespace
 
 void run_eval(const Options& options) {
     const Loaded loaded = load(options, options.batch, options.seq);
@@ -168,8 +256,19 @@ void run_eval(const Options& options) {
     print_notes(data.notes);
     print_special_tokens(data, *loaded.tokenizer);
     const WindowReader reader(data, seq);
-    std::printf("loss %.6f\n",
-                mean_loss(*loaded.model, reader, spread(reader.windows(), reader.windows()), options.batch, seq));
+    const int64_t windows = reader.windows();
+    int64_t predictions = 0;
+    for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w);
+    Evaluation result;
+    {
+        EvaluationProgress progress(predictions);
+        result = evaluate(*loaded.model, reader, spread(windows, windows), options.batch, seq,
+                          [&](const Evaluation& so_far) { progress.show(so_far); });
+    }
+    std::printf("loss %.6f nats per token, perplexity %.4f", result.loss(), std::exp(result.loss()));
+    if (const int64_t bytes = predicted_bytes(reader, *loaded.tokenizer, seq); bytes > 0)
+        std::printf(", %.6f bits per byte", result.nats / std::numbers::ln2 / static_cast<double>(bytes));
+    std::printf("\n");
 }
 
 void run_tokenize(const Options& options) {

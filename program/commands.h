@@ -3,6 +3,6 @@
 
 #include "program/options.h"
 
-void run_generate(const Options& options);
+int run_generate(const Options& options);  // returns the exit status
 void run_eval(const Options& options);
 void run_tokenize(const Options& options);

@@ -16,7 +16,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
 
 // The room for keys and values that the command needs. A sample begins with a few tokens.
 inline CacheSize cache_size(const Options& options, const GPT2Config& config) {
-    if (options.command == "generate") return {1, config.context};
+    if (options.command == "generate") return {options.samples, config.context};
     if (options.command != "train" || options.sample_every == 0 || options.sample_tokens == 0) return {};
     return {1, std::min(config.context, options.sample_tokens + 16)};
 }

@@ -1,4 +1,4 @@
-// The mean loss over a stream of tokens.
+// The loss over a stream of tokens.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,21 @@
 #include "io/data/batch_sampler.h"
 #include "io/file/error.h"
 
-// The mean loss over the given windows, computed in batches of `batch` windows of equal length. `between` is called
-// before each batch. Throws CheckFailed if the loss is NaN or infinite.
-inline double mean_loss(
+struct Evaluation {
+    double nats = 0;  // the sum of the losses
+    int64_t predictions = 0;
+    double loss() const { return nats / static_cast<double>(predictions); }
+};
+
+// Evaluates the given windows in batches of `batch` windows of equal length. `between` is called before each batch with
+// the sums so far. Throws CheckFailed if the loss is NaN or infinite.
+inline Evaluation evaluate(
     Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
-    const std::function<void()>& between = [] {}) {
+    const std::function<void(const Evaluation&)>& between = [](const Evaluation&) {}) {
     std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size());
-    double total = 0;
-    int64_t tokens = 0;
+    Evaluation total;
     for (size_t i = 0; i < windows.size();) {
-        between();
+        between(total);
         const int64_t length = reader.length(windows[i]);
         int64_t rows = 0;
         for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
@@ -31,10 +36,10 @@ inline double mean_loss(
                               std::to_string(windows[i - 1] + 1) + " of " + std::to_string(reader.windows()) +
                               " is NaN or infinite, although the weights are finite: the forward pass overflows; use "
                               "another checkpoint");
-        total += sum;
-        tokens += rows * length;
+        total.nats += sum;
+        total.predictions += rows * length;
     }
-    return total / static_cast<double>(tokens);
+    return total;
 }
 
 // The indices of `count` windows, spread evenly over `all`.

@@ -71,6 +71,13 @@ bool parse_value(const OptionRow& row, const std::string& text, std::string& val
     return !text.empty() && (words.empty() || std::ranges::count(words, text) > 0);
 }
 
+bool parse_value(const OptionRow& row, const std::string& text, Words& value) {  // one of several
+    std::string word;
+    if (!parse_value(row, text, word)) return false;
+    value.push_back(word);
+    return true;
+}
+
 // "--batch: invalid value -3; give a whole number from 1 to 65536"
 [[noreturn]] void refuse_value(const OptionRow& row, const std::string& text) {
     const Words words = choices(row);
@@ -224,10 +231,10 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
     }
     each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
         const Words& values = app.get_option(label(row))->results();
-        refuse_if(values.size() > 1 && !holds<bool>(row),
+        refuse_if(values.size() > 1 && !holds<bool>(row) && !holds<Words>(row),
                   label(row) + ": given " + std::to_string(values.size()) + " times; give it once");
         if (values.empty()) return;
-        assign(options, row, values[0]);
+        for (const std::string& value : values) assign(options, row, value);
         given.insert(row.name);
     });
     if (const Words rest = app.remaining(); !rest.empty()) refuse_unknown(options, rest);

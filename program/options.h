@@ -37,9 +37,12 @@ struct Options {
     std::string dtype;    // on_gpu
 
     // generate, eval
-    std::string from, prompt, prompt_ids;
-    int64_t tokens = 0, top_k = 0;  // top_k 0: off
-    double temperature = 0;         // 0: greedy
+    std::string from, prompt, prompt_file, prompt_ids;
+    int64_t samples = 0, tokens = 0, top_k = 0;           // top_k 0: off
+    double temperature = 0;                               // 0: greedy
+    double top_p = 0, min_p = 0, repetition_penalty = 0;  // 1, 0, 1: off
+    std::vector<std::string> stop;
+    bool ignore_end = false;
 
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;

@@ -36,7 +36,7 @@ struct Command {
 inline constexpr Command commands[] = {
     {"train", train, "Train GPT-2 on text or token shards. This is the default command."},
     {"generate", generate, "Generate text with a trained model."},
-    {"eval", eval, "Print a model's mean loss over a text or token shards."},
+    {"eval", eval, "Print a model's loss, perplexity and bits per byte over a text or token shards."},
     {"convert", convert, "Convert a Hugging Face model or a checkpoint to llm.c's .bin, or back."},
     {"tokenize", tokenize, "Tokenize a text file into a token shard, in llm.c's format."},
     {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
@@ -60,14 +60,18 @@ PROGRAM --version says how the program was built. All commands and options:
 
 // Options that exclude each other.
 inline constexpr std::pair<const char*, const char*> exclusive[] = {
-    {"layers", "init"}, {"heads", "init"}, {"channels", "init"}, {"context", "init"},
-    {"model", "init"},  {"vocab", "init"}, {"init", "resume"},   {"prompt-ids", "prompt"}};
+    {"layers", "init"},           {"heads", "init"},        {"channels", "init"},
+    {"context", "init"},          {"model", "init"},        {"vocab", "init"},
+    {"init", "resume"},           {"prompt-ids", "prompt"}, {"prompt-file", "prompt"},
+    {"prompt-file", "prompt-ids"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
 struct OptionRow {
     const char* name;
     unsigned traits = 0;
-    std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*> member = {};
+    std::variant<int64_t Options::*, double Options::*, bool Options::*, std::string Options::*,
+                 std::vector<std::string> Options::*>
+        member = {};
     std::string initial = "";  // default: "0.1"; by --model "tiny 16, others 4"; in words "(batch * seq)"; or ""
     const char* unit = "";     // in lower case the choices: "adamw|muon"
     const char* help = "";
@@ -160,13 +164,24 @@ inline const std::vector<OptionRow> rows = {
     {"sample-tokens", train, &O::sample_tokens, "256", "TOKENS", "number of tokens in that text (0: no text)", 0, 1e6},
     {"Text"},
     {"prompt", generate, &O::prompt, "\n", "TEXT", "the text to continue"},
+    {"prompt-file", generate, &O::prompt_file, "", "FILE", "a file with the text to continue (-: standard input)"},
     {"prompt-ids", generate, &O::prompt_ids, "", "IDS",
      "the prompt as token ids, such as '1 2 3', instead of --prompt"},
+    {"samples", generate, &O::samples, "1", "N", "number of continuations, computed together", 1, 65536},
     {"tokens", generate, &O::tokens, "256", "TOKENS",
      "number of tokens to generate; each time the context is full, its older half is forgotten", 1, 1e12},
     {"temperature", generate, &O::temperature, "0.8", "T",
      "softmax temperature: lower is less random (0: always the most likely token)", 0, 100},
     {"top-k", generate, &O::top_k, "0", "K", "sample only from the K most likely tokens (0: from all)", 0, 1e12},
+    {"top-p", generate, &O::top_p, "1", "P",
+     "sample only from the likeliest tokens that together have probability P (1: from all)", 0, 1},
+    {"min-p", generate, &O::min_p, "0", "P",
+     "sample only from tokens with at least P times the probability of the most likely one (0: from all)", 0, 1},
+    {"repetition-penalty", generate, &O::repetition_penalty, "1", "X",
+     "divide the logits of tokens that have occurred by X, or multiply them if they are negative (1: off)", 0.01, 100},
+    {"stop", generate, &O::stop, "", "TEXT", "end before this text; may be given several times"},
+    {"ignore-end", generate, &O::ignore_end, "", "",
+     "continue after the end-of-text token, which ends a text otherwise"},
     {"Output"},
     {"out", train | unsaved, &O::out, "(out/MODEL, or out/init with --init)", "DIR",
      "directory of the run, a new one unless --resume is given: checkpoints, log.jsonl, report.html"},

@@ -10,7 +10,20 @@
 #include <string>
 #include <utility>
 
+#include "device/profile.h"
+#include "program/evaluation.h"
 #include "program/terminal.h"
+
+// "4:05" or "1 h 02 min"
+inline std::string duration(double seconds) {
+    const int64_t s = static_cast<int64_t>(seconds + 0.5);
+    char text[48];
+    if (s >= 3600)
+        std::snprintf(text, sizeof text, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
+    else
+        std::snprintf(text, sizeof text, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+    return text;
+}
 
 class Progress {
 public:
@@ -55,20 +68,35 @@ public:
     }
 
 private:
-    static std::string duration(double seconds) {
-        const int64_t s = static_cast<int64_t>(seconds + 0.5);
-        char text[48];
-        if (s >= 3600)
-            std::snprintf(text, sizeof text, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
-        else
-            std::snprintf(text, sizeof text, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
-        return text;
-    }
-
     int64_t done_, steps_, seen_ = 0;
     double tokens_, flops_;
     std::function<double()> measure_peak_;
     double peak_;
     double smooth_seconds_ = 0, smooth_loss_ = 0, since_ = 0;
     bool live_, on_line_ = false;
+};
+
+// The progress line of an evaluation, on standard error: on a terminal from the start, otherwise every 10 s.
+class EvaluationProgress {
+public:
+    explicit EvaluationProgress(int64_t predictions) : all_(predictions), live_(isatty(STDERR_FILENO)) {}
+    ~EvaluationProgress() {
+        if (shown_ && live_) std::fprintf(stderr, "\r\033[K");
+    }
+    EvaluationProgress(const EvaluationProgress&) = delete;
+
+    void show(const Evaluation& so_far) {
+        const double now = seconds_now();
+        if (so_far.predictions == 0 || now - last_ < (live_ ? 0.1 : 10.0)) return;
+        last_ = now, shown_ = true;
+        const double done = static_cast<double>(so_far.predictions), speed = done / (now - start_);
+        std::fprintf(stderr, "%s%.0f %%  loss %.4f  %.0f tokens/s  %s left%s", live_ ? "\r\033[K" : "",
+                     100 * done / static_cast<double>(all_), so_far.loss(), speed,
+                     duration((static_cast<double>(all_) - done) / speed).c_str(), live_ ? "" : "\n");
+    }
+
+private:
+    int64_t all_;
+    double start_ = seconds_now(), last_ = start_;
+    bool live_, shown_ = false;
 };

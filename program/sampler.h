@@ -1,67 +1,104 @@
-// Sampling tokens from a model's logits.
+// Which token follows: the rules that choose among a model's logits. They are those of transformers, in its order:
+// repetition penalty, temperature, top-k, top-p, min-p.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
+#include <span>
 #include <vector>
 
-#include "gpt2_model.h"
-#include "device/random.h"
-#include "io/file/error.h"
-
 struct Sampling {
-    double temperature = 0.8;  // 0: always the likeliest token
-    int64_t top_k = 0;         // 0: all tokens
-    int64_t ids = 0;           // samples ids below this, the tokenizer's size; 0: all ids of the model
+    double temperature = 0.8;       // 0: always the likeliest token
+    int64_t top_k = 0;              // 0: all tokens
+    double top_p = 1;               // 1: all
+    double min_p = 0;               // 0: all
+    double repetition_penalty = 1;  // 1: none
+    int64_t ids = 0;                // samples ids below this, the tokenizer's size; 0: all ids of the model
 };
 
-// Draws one token from softmax(logits / temperature) over the top_k likeliest of the allowed ids, by a random number in
-// (0,1); ties go to the smaller id.
-inline int32_t sample_token(const std::vector<float>& logits, const Sampling& sampling, double random) {
-    const auto likelier = [&](int32_t a, int32_t b) {
-        const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-        return x != y ? x > y : a < b;
-    };
-    const int64_t all = static_cast<int64_t>(logits.size()), V = sampling.ids > 0 ? std::min(sampling.ids, all) : all;
-    std::vector<int32_t> ids(static_cast<size_t>(V));
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
-    if (sampling.temperature == 0) return *std::min_element(ids.begin(), ids.end(), likelier);
-    if (sampling.top_k > 0 && sampling.top_k < V) {
-        std::nth_element(ids.begin(), ids.begin() + sampling.top_k, ids.end(), likelier);
-        ids.resize(static_cast<size_t>(sampling.top_k));
+// The tokens that may follow, and their probabilities up to a common factor. The ids rise.
+struct Candidates {
+    std::vector<int32_t> ids;
+    std::vector<double> weights;
+};
+
+namespace sampler {
+
+// Keeps the candidates of which keep(i) is true.
+template <class Keep>
+void filter(Candidates& c, const Keep& keep) {
+    size_t kept = 0;
+    for (size_t i = 0; i < c.ids.size(); ++i) {
+        if (!keep(i)) continue;
+        c.ids[kept] = c.ids[i], c.weights[kept] = c.weights[i];
+        ++kept;
     }
-    const double largest = logits[static_cast<size_t>(*std::min_element(ids.begin(), ids.end(), likelier))];
-    std::vector<double> cumulative(ids.size());
-    double total = 0;
-    for (size_t i = 0; i < ids.size(); ++i)
-        cumulative[i] = total += std::exp((logits[static_cast<size_t>(ids[i])] - largest) / sampling.temperature);
-    const size_t at = static_cast<size_t>(std::upper_bound(cumulative.begin(), cumulative.end(), random * total) -
-                                          cumulative.begin());
-    return ids[std::min(at, ids.size() - 1)];
+    c.ids.resize(kept), c.weights.resize(kept);
 }
 
-// Appends `count` tokens to `tokens`, each sampled from the model given those before; `emit` is called with each. If
-// the model has no room for more, it forgets the older half: its positions are absolute, so the newer half is computed
-// again at the positions from 0 on. Throws CheckFailed if the logits are not finite.
-inline void generate(Model& model, std::vector<int32_t> tokens, int64_t count, const Sampling& sampling,
-                     const Random& random, const std::function<void(int32_t)>& emit) {
-    std::vector<float> logits(static_cast<size_t>(model.config.vocab));
-    const int64_t most = model.cache.positions;
-    model.restart();
-    for (int64_t i = 0; i < count; ++i) {
-        int64_t unread = model.appended() > 0 ? 1 : std::min(most, std::ssize(tokens));
-        if (model.appended() == most) {
-            model.restart();
-            unread = std::max<int64_t>(1, most / 2);
-        }
-        model.append(logits.data(), tokens.data() + std::ssize(tokens) - unread, 1, unread);
-        if (!std::all_of(logits.begin(), logits.end(), [](float v) { return std::isfinite(v); }))
-            throw CheckFailed("the logits of token " + std::to_string(i + 1) +
-                              " are NaN or infinite, although the weights are finite: the forward pass overflows; use "
-                              "another checkpoint");
-        tokens.push_back(sample_token(logits, sampling, random.uniform(static_cast<uint64_t>(i))));
-        emit(tokens.back());
-    }
+// Keeps the k largest weights, and those equal to the smallest of these.
+inline void keep_top_k(Candidates& c, int64_t k) {
+    if (k <= 0 || k >= std::ssize(c.ids)) return;
+    std::vector<double> weights = c.weights;
+    std::nth_element(weights.begin(), weights.begin() + (k - 1), weights.end(), std::greater());
+    const double smallest = weights[static_cast<size_t>(k - 1)];
+    filter(c, [&](size_t i) { return c.weights[i] >= smallest; });
+}
+
+// Drops the smallest weights as long as their sum is at most 1 - p of all, but never the last (Holtzman et al. 2020,
+// "nucleus sampling"). Of equal weights the larger id is dropped first.
+inline void keep_top_p(Candidates& c, double p) {
+    if (p >= 1 || c.ids.size() < 2) return;
+    double total = 0, dropped = 0;
+    for (const double w : c.weights) total += w;
+    const double most = (1 - p) * total;
+    // All weights below this together are below `most`: they need no sorting.
+    const double surely = most / static_cast<double>(c.weights.size());
+    std::vector<size_t> order;
+    std::vector<char> keep(c.ids.size(), 1);
+    for (size_t i = 0; i < c.ids.size(); ++i)
+        if (c.weights[i] < surely)
+            dropped += c.weights[i], keep[i] = 0;
+        else
+            order.push_back(i);
+    std::ranges::sort(
+        order, [&](size_t a, size_t b) { return c.weights[a] != c.weights[b] ? c.weights[a] < c.weights[b] : a > b; });
+    for (size_t i = 0; i + 1 < order.size() && (dropped += c.weights[order[i]]) <= most; ++i) keep[order[i]] = 0;
+    filter(c, [&](size_t i) { return keep[i] != 0; });
+}
+
+}  // namespace sampler
+
+// The candidates after `tokens`, from the model's logits.
+inline Candidates candidates(std::span<const float> logits, const Sampling& sampling, std::span<const int32_t> tokens) {
+    const int64_t all = std::ssize(logits), V = sampling.ids > 0 ? std::min(sampling.ids, all) : all;
+    Candidates c;
+    c.weights.assign(logits.begin(), logits.begin() + V);
+    c.ids.resize(c.weights.size());
+    for (size_t i = 0; i < c.ids.size(); ++i) c.ids[i] = static_cast<int32_t>(i);
+    if (sampling.repetition_penalty != 1)  // Keskar et al. 2019, "CTRL", for each token once
+        for (const int32_t token : tokens)
+            if (const auto id = static_cast<size_t>(token); token < V) {
+                const double logit = logits[id], penalty = sampling.repetition_penalty;
+                c.weights[id] = logit < 0 ? logit * penalty : logit / penalty;
+            }
+    const auto likeliest = std::ranges::max_element(c.weights);
+    if (sampling.temperature == 0) return {{static_cast<int32_t>(likeliest - c.weights.begin())}, {1}};
+    const double largest = *likeliest;
+    for (double& w : c.weights) w = std::exp((w - largest) / sampling.temperature);
+    sampler::keep_top_k(c, sampling.top_k);
+    sampler::keep_top_p(c, sampling.top_p);
+    if (sampling.min_p > 0)  // the largest weight is 1
+        sampler::filter(c, [&](size_t i) { return c.weights[i] >= sampling.min_p; });
+    return c;
+}
+
+// Draws one of the candidates by a random number in (0,1).
+inline int32_t draw(const Candidates& c, double random) {
+    std::vector<double> cumulative(c.weights.size());
+    double total = 0;
+    for (size_t i = 0; i < cumulative.size(); ++i) cumulative[i] = total += c.weights[i];
+    const auto at = std::ranges::upper_bound(cumulative, random * total) - cumulative.begin();
+    return c.ids[std::min(static_cast<size_t>(at), c.ids.size() - 1)];
 }

@@ -40,9 +40,9 @@ inline void catch_save() {
     handle(SIGUSR1, note_save);
     signal(SIGPIPE, SIG_IGN);
 }
-inline void catch_stop(const std::string& program) {
-    std::snprintf(stopping_text, sizeof stopping_text,
-                  "\n%s: stopping after this step; a second signal stops at once\n", program.c_str());
+inline void catch_stop(const std::string& program, const char* after = "step") {
+    std::snprintf(stopping_text, sizeof stopping_text, "\n%s: stopping after this %s; a second signal stops at once\n",
+                  program.c_str(), after);
     for (const int number : stopping) handle(number, note_stop);
 }
 

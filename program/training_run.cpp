@@ -15,7 +15,7 @@
 #include "program/profile_table.h"
 #include "program/run_messages.h"
 #include "program/run_report.h"
-#include "program/sampler.h"
+#include "program/generation.h"
 #include "program/stop_signals.h"
 
 namespace {
@@ -267,7 +267,9 @@ void TrainingRun::evaluate() {
     // The last validation uses ten times as many batches, which is all of a small text.
     const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
     const double loss =
-        mean_loss(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&] { pause(); });
+        ::evaluate(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&](const Evaluation&) {
+            pause();
+        }).loss();
     if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
     add_to_log({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
     state.evaluated = state.step;
@@ -296,10 +298,11 @@ void TrainingRun::sample() {
     progress->clear();
     std::string text;
     const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling, state.step};
-    generate(*model, sample_start(), options.sample_tokens, Sampling{.ids = tokenizer->vocab()}, random,
-             [&](int32_t id) {
+    generate(*model, sample_start(), 1, options.sample_tokens, Sampling{.ids = tokenizer->vocab()}, random,
+             [&](int64_t, int32_t id) {
                  text += tokenizer->token(id);
                  pause();
+                 return true;
              });
     samples->write({state.step, text});
     state.sampled = state.step;

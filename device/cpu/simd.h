@@ -210,25 +210,16 @@ void transpose(float* out, int64_t ld_out, int64_t n, const F& row) {
         if (i < n) store(out + i * ld_out, rows[i]);
 }
 
-// x * 2^n for integers n from -151 to 129. Denormal results are rounded, not flushed to zero.
-inline vfloat times_two_to(vfloat x, vfloat n) {
-#if defined(__AVX512F__)
-    return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)x, (__m512)n);
-#else
-    const vint i = __builtin_convertvector(n, vint), half = i >> 1;  // two factors, as 2^-151 is not a float
-    return x * (vfloat)((half + 127) << 23) * (vfloat)((i - half + 127) << 23);
-#endif
-}
-
 // 2^x with an error of at most 1.25 ulp (tested over all exponents of floats); 0 below -150, infinity from 128 on, NaN
-// stays NaN. x = n + r with |r| <= 1/2, and 2^r is its minimax polynomial of degree 6.
+// stays NaN. x = n + r with |r| <= 1/2, and 2^r is its minimax polynomial of degree 6. Denormal results are rounded,
+// not flushed to zero.
 inline vfloat exp2(vfloat x) {
 #if defined(__AVX512DQ__)
     const vfloat r = (vfloat)_mm512_maskz_reduce_ps(0xffff, (__m512)x, 0), n = x - r;  // of infinity r is 0
 #else
     constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, subtracting it shows it
     x = min(set1(129.0f), max(set1(-151.0f), x));
-    const vfloat n = x + to_integer - to_integer, r = x - n;
+    const vfloat shifted = x + to_integer, n = shifted - to_integer, r = x - n;
 #endif
     vfloat p = set1(1.53533619e-4f);
     p = fma(p, r, set1(1.33988744e-3f));
@@ -236,7 +227,15 @@ inline vfloat exp2(vfloat x) {
     p = fma(p, r, set1(5.55033247e-2f));
     p = fma(p, r, set1(2.40226479e-1f));
     p = fma(p, r, set1(6.93147203e-1f));
-    return times_two_to(fma(p, r, set1(1.0f)), n);
+    p = fma(p, r, set1(1.0f));
+#if defined(__AVX512DQ__)
+    return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+#else
+    // n is in the last bits of `shifted`. To convert n would be undefined where it is NaN, and clang then drops the
+    // NaN.
+    const vint i = (vint)shifted - (vint)set1(to_integer), half = i >> 1;  // two factors, as 2^-151 is not a float
+    return p * (vfloat)((half + 127) << 23) * (vfloat)((i - half + 127) << 23);
+#endif
 }
 
 // e^x as 2^(x log2(e)): 0 below -103.97, infinity above 88.73, NaN stays NaN. Rounding the argument adds 1.25 |x| ulp

@@ -180,6 +180,13 @@ CudaBuffer<T> allocate(Cuda& dev, int64_t count) {
     return buffer;
 }
 
+// out (n) = x, both in device memory
+template <class T>
+void copy(Cuda& dev, T* out, const T* x, int64_t n) {
+    cuda_check(cudaMemcpyAsync(out, x, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, dev.stream),
+               "cudaMemcpyAsync");
+}
+
 // x (n) in device memory = host (n)
 template <class T>
 void to_device(Cuda& dev, T* x, const T* host, int64_t n) {

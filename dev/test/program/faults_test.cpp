@@ -237,7 +237,7 @@ TEST_F(Faults, OddPathsWork) {
     write_bytes(at(odd + "/text"), read_bytes(text));
     train(odd + "/run", {{"data", at(odd + "/text")}});
     expect_done({"train", "--resume", "--out", at(odd + "/run"), "--steps", "8"});
-    expect_done({"generate", "--from", at(odd + "/run"), "--tokens", "3"});
+    expect_text({"generate", "--from", at(odd + "/run"), "--tokens", "3"});
 
     fs::create_directory(at("real"));
     fs::create_directory_symlink(at("real"), at("link"));

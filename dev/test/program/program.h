@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -110,6 +111,16 @@ protected:
         const Result result = run(std::move(arguments));
         EXPECT_EQ(result.status, 0) << result.err;
         EXPECT_EQ(result.err, "");
+        return result.out;
+    }
+
+    // The text that `generate` writes. On standard error there is at most its speed and a note on a long prompt.
+    std::string expect_text(std::vector<std::string> arguments) const {
+        const Result result = run(std::move(arguments));
+        EXPECT_EQ(result.status, 0) << result.err;
+        std::istringstream lines(result.err);
+        for (std::string line; std::getline(lines, line);)
+            EXPECT_TRUE(line.ends_with(" tokens/s") || line.ends_with(", its context")) << line;
         return result.out;
     }
 

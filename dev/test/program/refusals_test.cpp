@@ -293,7 +293,12 @@ TEST_F(Refusals, PlansOfMemoryThatDoNotFit) {
 TEST_F(Refusals, AFullDiskLeavesWholeFilesOnly) {
     train("run");
     const Parts parts = {"write failed: File too large", ";"};
-    for (const rlim_t bytes : {0, 100, 2000}) expect_refused(training("out"), parts, {.file = bytes});
+#ifdef __clang__
+    const std::vector<rlim_t> limits = {1024, 2000};  // LLVM's OpenMP makes a file of 1024 bytes in shared memory
+#else
+    const std::vector<rlim_t> limits = {0, 100, 2000};
+#endif
+    for (const rlim_t bytes : limits) expect_refused(training("out"), parts, {.file = bytes});
     expect_refused({"tokenize", text, at("text.bin")}, parts, {.file = 1500});
     expect_refused({"convert", at("run"), at("model.bin")}, parts, {.file = 4000});
     expect_refused({"convert", at("run"), at("model")}, parts, {.file = 4000});

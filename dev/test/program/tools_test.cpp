@@ -1,6 +1,7 @@
 // The other commands of the program, on a model that it trained: generate, eval, convert, tokenize and info.
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "dev/test/program/program.h"
 #include "io/model/checkpoint.h"
@@ -20,7 +21,7 @@ protected:
     std::string generate(const Args& more) const {
         Args args = more;
         args.insert({{"from", at("run")}, {"prompt", "line"}, {"tokens", "40"}});
-        return expect_done(words("generate", args));
+        return expect_text(words("generate", args));
     }
     std::string eval(const std::string& from, const std::string& data, const Args& more = {}) const {
         Args args = more;
@@ -73,8 +74,13 @@ TEST_F(Tools, GenerateFromAPromptBeyondTheContext) {
 
 TEST_F(Tools, EvalAgreesWithTheLogsLastValidation) {
     const std::string printed = eval(at("run"), at("run/data/val.bin"));
-    const size_t point = printed.find('.');
-    EXPECT_TRUE(printed.starts_with("loss ") && printed.size() == point + 8 && printed.back() == '\n') << printed;
+    double nats = 0, perplexity = 0, bits = 0;
+    ASSERT_EQ(sscanf(printed.c_str(), "loss %lf nats per token, perplexity %lf, %lf bits per byte\n", &nats,
+                     &perplexity, &bits),
+              3)
+        << printed;
+    EXPECT_NEAR(perplexity, std::exp(nats), 1e-3);
+    EXPECT_NEAR(bits, nats / std::numbers::ln2, 1e-5) << "a token is a byte";
     EXPECT_NEAR(loss(printed), read_log(at("run/log.jsonl")).back().loss, 2e-6);
     for (const char* batch : {"1", "7", "1000"})
         EXPECT_NEAR(loss(eval(at("run"), at("run/data/val.bin"), {{"batch", batch}})), loss(printed), 2e-6);

@@ -376,5 +376,5 @@ TEST_F(Train, WithMergesOfItsOwn) {
     EXPECT_NE(out.find("vocabulary 259"), std::string::npos) << out;  // 256 bytes, two merges, end of text
     fs::remove(at("merges.txt"));                                     // the checkpoint has its own copy
     expect_done({"train", "--resume", "--out", at("run"), "--steps", "8"});
-    expect_done({"generate", "--from", at("run"), "--prompt", "the", "--tokens", "4"});
+    expect_text({"generate", "--from", at("run"), "--prompt", "the", "--tokens", "4"});
 }

@@ -1,10 +1,9 @@
-// The parts of training that are not layers: the learning-rate schedule, batches, the sampler, the initial parameters.
+// The parts of training that are not layers: the learning-rate schedule, batches, the initial parameters.
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "io/data/batch_sampler.h"
@@ -12,7 +11,6 @@
 #include "dev/test/test_directory.h"
 #include "gpt2_init.h"
 #include "program/outliers.h"
-#include "program/sampler.h"
 #include "program/schedule.h"
 
 namespace {
@@ -20,31 +18,6 @@ namespace {
 Schedule schedule(const std::string& name, int64_t warmup = 10, int64_t steps = 110) {
     return {.name = name, .lr = 2, .final_lr_frac = 0.1, .warmup = warmup, .steps = steps};
 }
-
-// Draws one token many times, and counts each id.
-std::map<int32_t, int> draw(const std::vector<float>& logits, const Sampling& sampling, int draws, uint64_t seed = 7) {
-    const Random random{seed, Purpose::sampling};
-    std::map<int32_t, int> counts;
-    for (int i = 0; i < draws; ++i) ++counts[sample_token(logits, sampling, random.uniform(i))];
-    return counts;
-}
-
-// Pearson's statistic of the draws against softmax(logits / temperature) over `ids`.
-double chi_square(const std::vector<float>& logits, double temperature, const std::vector<int32_t>& ids,
-                  const std::map<int32_t, int>& counts) {
-    double total = 0, statistic = 0;
-    int draws = 0;
-    for (const int32_t id : ids) total += std::exp(logits[id] / temperature);
-    for (const auto& [id, count] : counts) draws += count;
-    for (const int32_t id : ids) {
-        const double expected = draws * std::exp(logits[id] / temperature) / total;
-        const double found = counts.contains(id) ? counts.at(id) : 0;
-        statistic += (found - expected) * (found - expected) / expected;
-    }
-    return statistic;
-}
-
-const std::vector<float> uneven = {0.5f, -1.0f, 2.0f, 0.0f, 1.5f, -0.5f, 1.0f, 0.25f};
 
 const GPT2Config small{.context = 24, .vocab = 200, .layers = 3, .heads = 4, .channels = 64};
 
@@ -133,51 +106,6 @@ TEST(Outliers, LimitsAreTheMeanAndDeviationsOfTheLast128) {
     EXPECT_DOUBLE_EQ(limits(2).max_norm, 2.5);
 }
 
-TEST(Sampler, DrawsBySoftmax) {
-    const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
-    for (const double temperature : {0.5, 1.0, 3.0}) {
-        const auto counts = draw(uneven, {.temperature = temperature}, 20'000);
-        EXPECT_LT(chi_square(uneven, temperature, all, counts), 24.3) << temperature;        // 1 in 1000 with 7 degrees
-        EXPECT_GT(chi_square(uneven, temperature * 1.2, all, counts), 24.3) << temperature;  // it would be seen
-    }
-}
-
-TEST(Sampler, TopKLeavesTheLikeliest) {
-    const auto counts = draw(uneven, {.temperature = 1, .top_k = 3}, 20'000);
-    EXPECT_EQ(counts.size(), 3u);
-    EXPECT_LT(chi_square(uneven, 1, {2, 4, 6}, counts), 13.8);  // 1 in 1000 with 2 degrees
-    for (const int64_t k : {8, 9, 1'000'000})                   // all of them: as if it were not there
-        EXPECT_EQ(draw(uneven, {.temperature = 1, .top_k = k}, 1000), draw(uneven, {.temperature = 1}, 1000));
-}
-
-TEST(Sampler, TiesGoToTheSmallerId) {
-    const std::vector<float> tied = {0, 3, 3, 3, 3, 0};
-    EXPECT_EQ(draw(tied, {.temperature = 0}, 10), (std::map<int32_t, int>{{1, 10}}));
-    const auto counts = draw(tied, {.temperature = 1, .top_k = 2}, 1000);
-    EXPECT_EQ(counts.size(), 2u);
-    EXPECT_TRUE(counts.contains(1) && counts.contains(2));
-}
-
-TEST(Sampler, TemperatureZeroAndTopOneAreTheLikeliest) {
-    for (uint64_t seed = 0; seed < 5; ++seed) {
-        EXPECT_EQ(draw(uneven, {.temperature = 0}, 100, seed), (std::map<int32_t, int>{{2, 100}}));
-        EXPECT_EQ(draw(uneven, {.temperature = 100, .top_k = 1}, 100, seed), (std::map<int32_t, int>{{2, 100}}));
-    }
-}
-
-TEST(Sampler, LogitsOfAnySize) {
-    const float infinity = std::numeric_limits<float>::infinity();
-    EXPECT_EQ(draw({-1e30f, 3e38f, -3e38f}, {.temperature = 1}, 50), (std::map<int32_t, int>{{1, 50}}));
-    EXPECT_EQ(draw({0, -infinity, 0}, {.temperature = 1}, 1000).size(), 2u);  // the impossible is not drawn
-    EXPECT_EQ(draw({1, 2}, {.temperature = 1e-300}, 50), (std::map<int32_t, int>{{1, 50}}));
-    EXPECT_EQ(draw({1}, {.temperature = 1}, 50), (std::map<int32_t, int>{{0, 50}}));
-}
-
-TEST(Sampler, SameSeedSameTokens) {
-    EXPECT_EQ(draw(uneven, {}, 500, 3), draw(uneven, {}, 500, 3));
-    EXPECT_NE(draw(uneven, {}, 500, 3), draw(uneven, {}, 500, 4));
-}
-
 // A model that computes nothing.
 struct Idle : Model {
     Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}, {1, 4}) {}
@@ -189,43 +117,8 @@ struct Idle : Model {
     StepResult update(const UpdateParams&) override { return {}; }
     void set_profile(Profile*) override {}
     void append(float*, const int32_t*, int64_t, int64_t) override {}
+    void branch(int64_t) override {}
 };
-
-// A model that depends only on the last token. It notes what is appended, and at which position.
-struct Counting : Idle {
-    void append(float* logits, const int32_t* x, int64_t, int64_t T) override {
-        pieces.emplace_back(appended(), std::vector<int32_t>(x, x + T));
-        appended_ += T;
-        for (int32_t id = 0; id < 8; ++id) logits[id] = id == (x[T - 1] + 1) % 8 ? 1.0f : 0.0f;
-    }
-    std::vector<std::pair<int64_t, std::vector<int32_t>>> pieces;
-};
-
-// The draws are the same as from the first logits alone, as if the model had no rows beyond the tokenizer.
-TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
-    std::vector<float> logits = uneven;
-    logits.insert(logits.end(), {9.0f, std::numeric_limits<float>::quiet_NaN()});
-    for (const Sampling& sampling : {Sampling{.temperature = 0}, Sampling{.temperature = 1, .top_k = 3},
-                                     Sampling{.temperature = 1}, Sampling{.temperature = 1, .top_k = 9}}) {
-        Sampling limited = sampling;
-        limited.ids = std::ssize(uneven);
-        EXPECT_EQ(draw(logits, limited, 1000), draw(uneven, sampling, 1000));
-        limited.ids = 20;  // more tokens than rows
-        EXPECT_EQ(draw(uneven, limited, 1000), draw(uneven, sampling, 1000));
-    }
-}
-
-TEST(Generate, AppendsEachTokenOnceAndForgetsTheOlderHalfOfAFullContext) {
-    using Pieces = decltype(Counting::pieces);
-    Counting model;
-    std::vector<int32_t> tokens;
-    generate(model, {5, 6}, 4, {.temperature = 0}, {1, Purpose::sampling}, [&](int32_t id) { tokens.push_back(id); });
-    EXPECT_EQ(tokens, (std::vector<int32_t>{7, 0, 1, 2}));
-    EXPECT_EQ(model.pieces, (Pieces{{0, {5, 6}}, {2, {7}}, {3, {0}}, {0, {0, 1}}}));
-    model.pieces.clear();
-    generate(model, {1, 2, 3, 4, 5, 6}, 1, {.temperature = 0}, {1, Purpose::sampling}, [](int32_t) {});
-    EXPECT_EQ(model.pieces, (Pieces{{0, {3, 4, 5, 6}}}));
-}
 
 using Tokens = std::vector<int32_t>;
 

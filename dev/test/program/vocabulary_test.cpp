@@ -46,12 +46,13 @@ protected:
     std::string eval(const std::string& from, const std::string& data, const Args& more = {}) const {
         Args args = more;
         args.insert({{"from", from}, {"data", data}});
-        return expect_done(words("eval", args));
+        const std::string printed = expect_done(words("eval", args));
+        return printed.substr(0, printed.find(" nats")) + "\n";
     }
     std::string generate(const std::string& from, const Args& more = {}) const {
         Args args = more;
         args.insert({{"from", from}, {"tokens", "40"}});
-        return expect_done(words("generate", args));
+        return expect_text(words("generate", args));
     }
     // Expects success, with a single line on standard error that contains `part`.
     std::string expect_warned(std::vector<std::string> arguments, const std::string& part) const {
