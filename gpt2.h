@@ -239,9 +239,10 @@ private:
         embedding_forward(dev, activations.get() + acts.residual1.offset, tokens, parameters.get() + table.wte.offset,
                           parameters.get() + table.wpe.offset + past * C, B, T, C);
         for (int64_t l = 0; l < config.layers; ++l) {
-            scalar *const keys = activations.get() + acts.keys.at(l), *const values =
-                                                                          activations.get() + acts.values.at(l);
-            const KeysValues<scalar> kept{keys + offset, values + offset, cache.positions, past};
+            const KeysValues<scalar> kept{.keys = activations.get() + acts.keys.at(l) + offset,
+                                          .values = activations.get() + acts.values.at(l) + offset,
+                                          .capacity = cache.positions,
+                                          .past = past};
             block_forward(l, B, T, &kept);
         }
     }
@@ -250,8 +251,8 @@ private:
     void next_logits(float* logits, int64_t first, int64_t B, int64_t T) {
         const int64_t C = config.channels, V = config.vocab;
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
-        scalar *const last = activations.get() + acts.residual1.at(config.layers), *const rows =
-                                                                                       a(acts.logits) + first * V;
+        const scalar* const last = activations.get() + acts.residual1.at(config.layers);
+        scalar* const rows = a(acts.logits) + first * V;
         for (int64_t b = 0; b < B; ++b)
             layernorm_forward(dev, a(acts.lnf) + b * C, statistics(acts.lnf_mean), statistics(acts.lnf_rstd),
                               last + (b * T + T - 1) * C, parameters.get() + table.lnfw.offset,
