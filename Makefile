@@ -27,7 +27,7 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -f
             -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-restrict -Wno-unknown-warning-option -Wno-pass-failed \
             $(if $(WERROR),-Werror) \
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
-            -fno-sanitize=null -fno-sanitize=object-size -fno-sanitize=vptr -Wno-maybe-uninitialized)
+            -fno-sanitize=null -fno-sanitize=object-size -Wno-maybe-uninitialized)
 LDLIBS   := -lpcre2-8 -lz
 # The program and bench are linked with a static libgomp, so that they can set how long its threads spin
 # (device/cpu/openmp_spin.h). They use the shared one if there is no libgomp.a, with clang, and under ThreadSanitizer,

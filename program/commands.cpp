@@ -11,6 +11,7 @@
 #include <iterator>
 #include <memory>
 #include <numbers>
+#include <span>
 
 #include "program/device_model.h"
 #include "program/evaluation.h"
@@ -67,7 +68,8 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
         throw InputError("--seq: " + std::to_string(seq) + " is more than the model's context " +
                          std::to_string(config.context) + "; give at most " + std::to_string(config.context));
     const int64_t T = seq > 0 ? seq : config.context;
-    plan_memory(options, config, B, T, ActivationPolicy::inference, "make --batch or --seq smaller");
+    plan_memory(options, config, B, T, ActivationPolicy::inference,
+                options.command == "generate" ? "make --samples smaller" : "make --batch or --seq smaller");
     auto model = make_model(options, config, B, T, ActivationPolicy::inference);
     {
         const Model::HostState host = model->download();
@@ -232,17 +234,11 @@ int run_generate(const Options& options) {
 
 namespace {
 
-// The bytes of text that the predicted tokens stand for. End-of-text stands for none. 0 for ids that are not text.
-int64_t predicted_bytes(const WindowReader& reader, const Tokenizer& tokenizer, int64_t seq) {
-    std::vector<int32_t> x(static_cast<size_t>(seq)), y(x.size());
+// The bytes of text that tokens stand for. End-of-text stands for none, and so do ids that are not text.
+int64_t bytes_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
     int64_t bytes = 0;
-    for (int64_t w = 0; w < reader.windows() && tokenizer.reads_text(); ++w) {
-        reader.read(w, x.data(), y.data());
-        for (int64_t i = 0; i < reader.length(w); ++i) {
-            const int32_t id = y[static_cast<size_t>(i)];
-            if (id < tokenizer.vocab() && id != tokenizer.end_of_text()) bytes += std::ssize(tokenizer.token(id));
-        }
-    }
+    for (const int32_t id : tokens)
+        if (id < tokenizer.vocab() && id != tokenizer.end_of_text()) bytes += std::ssize(tokenizer.token(id));
     return bytes;
 }
 
@@ -257,17 +253,19 @@ void run_eval(const Options& options) {
     print_special_tokens(data, *loaded.tokenizer);
     const WindowReader reader(data, seq);
     const int64_t windows = reader.windows();
-    int64_t predictions = 0;
+    int64_t predictions = 0, bytes = 0;
     for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w);
     Evaluation result;
     {
         EvaluationProgress progress(predictions);
-        result = evaluate(*loaded.model, reader, spread(windows, windows), options.batch, seq,
-                          [&](const Evaluation& so_far) { progress.show(so_far); });
+        result = evaluate_windows(*loaded.model, reader, spread(windows, windows), options.batch, seq,
+                                  [&](const Evaluation& so_far, std::span<const int32_t> targets) {
+                                      progress.show(so_far);
+                                      bytes += bytes_of(targets, *loaded.tokenizer);
+                                  });
     }
     std::printf("loss %.6f nats per token, perplexity %.4f", result.loss(), std::exp(result.loss()));
-    if (const int64_t bytes = predicted_bytes(reader, *loaded.tokenizer, seq); bytes > 0)
-        std::printf(", %.6f bits per byte", result.nats / std::numbers::ln2 / static_cast<double>(bytes));
+    if (bytes > 0) std::printf(", %.6f bits per byte", result.nats / std::numbers::ln2 / static_cast<double>(bytes));
     std::printf("\n");
 }
 

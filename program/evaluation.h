@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,18 +19,18 @@ struct Evaluation {
 };
 
 // Evaluates the given windows in batches of `batch` windows of equal length. `between` is called before each batch with
-// the sums so far. Throws CheckFailed if the loss is NaN or infinite.
-inline Evaluation evaluate(
-    Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
-    const std::function<void(const Evaluation&)>& between = [](const Evaluation&) {}) {
+// the sums so far and the batch's targets. Throws CheckFailed if the loss is NaN or infinite.
+inline Evaluation evaluate_windows(Model& model, const WindowReader& reader, const std::vector<int64_t>& windows,
+                                   int64_t batch, int64_t seq,
+                                   const std::function<void(const Evaluation&, std::span<const int32_t>)>& between) {
     std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size());
     Evaluation total;
     for (size_t i = 0; i < windows.size();) {
-        between(total);
         const int64_t length = reader.length(windows[i]);
         int64_t rows = 0;
         for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
             reader.read(windows[i], x.data() + rows * length, y.data() + rows * length);
+        between(total, {y.data(), static_cast<size_t>(rows * length)});
         const double sum = model.evaluate(x.data(), y.data(), rows, length);
         if (!std::isfinite(sum))
             throw CheckFailed("the loss of sequences " + std::to_string(windows[i - rows] + 1) + " to " +

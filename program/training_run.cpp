@@ -266,10 +266,9 @@ void TrainingRun::evaluate() {
     progress->clear();
     // The last validation uses ten times as many batches, which is all of a small text.
     const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
-    const double loss =
-        ::evaluate(*model, *val, spread(val->windows(), windows), options.batch, options.seq, [&](const Evaluation&) {
-            pause();
-        }).loss();
+    const double loss = evaluate_windows(*model, *val, spread(val->windows(), windows), options.batch, options.seq,
+                                         [&](const Evaluation&, std::span<const int32_t>) { pause(); })
+                            .loss();
     if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
     add_to_log({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
     state.evaluated = state.step;

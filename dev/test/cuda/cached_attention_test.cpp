@@ -2,13 +2,11 @@
 #include "layers/cached_attention.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
+#include "dev/test/layers/cached_attention_check.h"
 
 namespace {
 
-struct Shape {
-    int64_t B, past, T, NH, hs;
-    int64_t C() const { return NH * hs; }
-};
+using Shape = CachedShape;
 
 template <class T>
 struct Layer {
@@ -16,17 +14,12 @@ struct Layer {
         : s(shape),
           before(cuda, uniform(s.B * s.past * 3 * s.C(), 2)),
           qkv(cuda, uniform(s.B * s.T * 3 * s.C(), 2)),
-          keys(cuda, nans(s.B * s.C() * capacity())),
-          values(cuda, nans(s.B * s.C() * capacity())),
+          keys(cuda, nans(s.B * s.C() * s.capacity())),
+          values(cuda, nans(s.B * s.C() * s.capacity())),
           out(cuda, nans(s.B * s.T * s.C())) {}
-    int64_t capacity() const { return s.past + s.T + 2; }
     template <class Device>
     void forward(Device& dev) {
-        KeysValues<std::remove_pointer_t<decltype(keys.on(dev))>> kept{keys.on(dev), values.on(dev), capacity(), 0};
-        append_keys_values(dev, kept, before.on(dev), s.B, s.past, s.C(), s.NH);
-        kept.past = s.past;
-        append_keys_values(dev, kept, qkv.on(dev), s.B, s.T, s.C(), s.NH);
-        cached_attention_forward(dev, out.on(dev), kept, qkv.on(dev), s.B, s.T, s.C(), s.NH);
+        forward_after_past(*this, dev);
     }
     Shape s;
     Cuda cuda{};

@@ -3,14 +3,12 @@
 
 #include "layers/attention.h"
 
+#include "dev/test/layers/cached_attention_check.h"
 #include "dev/test/layers/layer_check.h"
 
 namespace {
 
-struct Shape {
-    int64_t B, past, T, NH, hs;
-    int64_t C() const { return NH * hs; }
-};
+using Shape = CachedShape;
 std::vector<Shape> shapes() {
     std::vector<Shape> all{{1, 0, 1, 1, 1}, {2, 3, 9, 3, 80}, {1, 1023, 1, 2, 64}};
     for (const int64_t past : {0, 1, 5, 16, 40})
@@ -24,17 +22,12 @@ struct Tensors {
         : s(shape),
           before(random_values(s.B * s.past * 3 * s.C(), size)),
           qkv(random_values(s.B * s.T * 3 * s.C(), size)),
-          keys(nan_values(s.B * s.C() * capacity())),
-          values(nan_values(s.B * s.C() * capacity())),
+          keys(nan_values(s.B * s.C() * s.capacity())),
+          values(nan_values(s.B * s.C() * s.capacity())),
           out(nan_values(s.B * s.T * s.C())) {}
-    int64_t capacity() const { return s.past + s.T + 2; }
     template <class Device>
     void forward(Device& dev) {
-        KeysValues<std::remove_pointer_t<decltype(keys.on(dev))>> kept{keys.on(dev), values.on(dev), capacity(), 0};
-        append_keys_values(dev, kept, before.on(dev), s.B, s.past, s.C(), s.NH);
-        kept.past = s.past;
-        append_keys_values(dev, kept, qkv.on(dev), s.B, s.T, s.C(), s.NH);
-        cached_attention_forward(dev, out.on(dev), kept, qkv.on(dev), s.B, s.T, s.C(), s.NH);
+        forward_after_past(*this, dev);
     }
     // qkv of the whole sequences, (B,past+T,3C)
     std::vector<double> whole() const {

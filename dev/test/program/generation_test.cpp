@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "dev/test/program/idle_model.h"
 #include "dev/test/program/program.h"
 #include "gpt2.h"
 #include "gpt2_init.h"
@@ -161,20 +162,6 @@ TEST(Sampler, ItsRulesAreThoseOfTransformers) {
         }
     }
 }
-
-// A model that computes nothing.
-struct Idle : Model {
-    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}, {1, 4}) {}
-    HostState download() override { return {}; }
-    void upload(const HostState&) override {}
-    void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
-    double loss() override { return 0; }
-    double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
-    StepResult update(const UpdateParams&) override { return {}; }
-    void set_profile(Profile*) override {}
-    void append(float*, const int32_t*, int64_t, int64_t) override {}
-    void branch(int64_t) override {}
-};
 
 // A model that depends only on the last token. It notes what is appended, and at which position.
 struct Counting : Idle {

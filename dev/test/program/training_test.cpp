@@ -8,6 +8,7 @@
 
 #include "io/data/batch_sampler.h"
 #include "program/batches.h"
+#include "dev/test/program/idle_model.h"
 #include "dev/test/test_directory.h"
 #include "gpt2_init.h"
 #include "program/outliers.h"
@@ -105,20 +106,6 @@ TEST(Outliers, LimitsAreTheMeanAndDeviationsOfTheLast128) {
     EXPECT_EQ(limits(2).max_loss, none.max_loss);  // all are the same
     EXPECT_DOUBLE_EQ(limits(2).max_norm, 2.5);
 }
-
-// A model that computes nothing.
-struct Idle : Model {
-    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}, {1, 4}) {}
-    HostState download() override { return {}; }
-    void upload(const HostState&) override {}
-    void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
-    double loss() override { return 0; }
-    double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
-    StepResult update(const UpdateParams&) override { return {}; }
-    void set_profile(Profile*) override {}
-    void append(float*, const int32_t*, int64_t, int64_t) override {}
-    void branch(int64_t) override {}
-};
 
 using Tokens = std::vector<int32_t>;
 

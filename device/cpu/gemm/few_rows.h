@@ -41,7 +41,8 @@ template <int MS, int RS, int LINES>
         for (int r = 0; r < RS; ++r) c[m * ldc + r] = simd::sum(sums[m][r]);
 }
 
-// c (M,RS): four rows of a at a time. The first times prefetch the next RS rows of b.
+// c (M,RS): four rows of a at a time. The next RS rows of b are prefetched beside the first rows of a: by two halves if
+// there are more than four.
 template <int RS>
 void dot_columns(int64_t M, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
                  int64_t ldc) {

@@ -29,7 +29,7 @@ auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 }
 
 // Whether B, stored along K, is read in place for A of M rows (few_rows.h), without scratch memory.
-constexpr int64_t few_rows = 16;  // the most for which this is faster than packing B
+constexpr int64_t few_rows = 16;  // packing a value of B costs as much as 20 FMAs (cut_of in matmul.cpp)
 inline bool reads_in_place(MatmulKind chosen_kind, int64_t M) {
     return M <= few_rows && chosen_kind == MatmulKind::fma;
 }

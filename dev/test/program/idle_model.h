@@ -1,0 +1,17 @@
+// A model that computes nothing, for tests of what calls a model.
+#pragma once
+
+#include "gpt2_model.h"
+
+struct Idle : Model {
+    Idle() : Model(GPT2Config{.context = 4, .vocab = 8, .layers = 1, .heads = 1, .channels = 1}, {1, 4}) {}
+    HostState download() override { return {}; }
+    void upload(const HostState&) override {}
+    void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
+    double loss() override { return 0; }
+    double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
+    StepResult update(const UpdateParams&) override { return {}; }
+    void set_profile(Profile*) override {}
+    void append(float*, const int32_t*, int64_t, int64_t) override {}
+    void branch(int64_t) override {}
+};
