@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 ARCH ?= native
-CLANG := $(findstring clang,$(shell $(CXX) --version 2>/dev/null))
+CLANG := $(findstring clang,$(CXX) $(shell $(CXX) --version 2>/dev/null))
 KIND  := $(if $(CLANG),-clang)$(if $(PORTABLE),-portable)
 B     := build/$(ARCH)$(KIND)$(if $(SANITIZE),-sanitize)
 ifeq ($(MAKELEVEL),0)  # all cores, unless -j is given
@@ -53,8 +53,9 @@ NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder
 TESTS    := $(filter-out $(NO_CUDA),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
-# If this CPU has wide vectors, the layers' tests are also built and run with narrower ones.
-WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),x86-64-v3 x86-64)
+# The layers' tests are also built and run with vectors narrower than this CPU's: AVX2's for one with AVX-512, SSE's.
+WIDE     := $(shell $(CXX) $(MARCH) -dM -E -x c++ /dev/null 2>/dev/null | grep -o __AVX512F__)
+WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),$(if $(WIDE),x86-64-v3) x86-64)
 LAYER_TESTS := $(filter $(B)/test/layers/% %/simd_test %/device/bf16_test,$(TESTS))
 NARROW   := $(foreach arch,$(WIDTHS),$(LAYER_TESTS:$(B)/%=build/$(arch)$(KIND)/%))
 # PyTorch is timed too if it is installed; make bench PYTORCH= leaves it out.
@@ -63,7 +64,7 @@ DATA     := scripts/get_data.sh tinyshakespeare vocab.bpe
 SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := train_gpt2
-.PHONY: run test bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz mutants format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
+.PHONY: run test run_tests bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz mutants format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
 .SECONDARY:
 
 run: ## train the tiny model on Tiny Shakespeare: installs what is missing, builds, trains into out/tiny (then -2, -3, …)
@@ -76,6 +77,10 @@ test: ## run every test, CUDA's also on a GPU if there is one; SANITIZE=address,
 	@scripts/setup.sh test
 	@$(DATA)
 	@$(MAKE) --no-print-directory tests
+	@$(MAKE) --no-print-directory run_tests
+
+# A make of its own, for which the compiler that setup.sh may have installed is there.
+run_tests:
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
 	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)

@@ -10,6 +10,7 @@
 
 #include "gpt2_model.h"
 #include "gpt2_tensors.h"
+#include "gpt2_weights.h"
 #include "device/bf16.h"
 #include "layers/layers.h"
 
@@ -27,11 +28,11 @@ public:
     // Activations are planned for batches of at most B x T tokens; ActivationPolicy::inference makes a model that
     // cannot train, and an empty cache one that cannot generate.
     GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p, CacheSize size = {})
-        : Model(c, size),
+        : Model(c, size, weight_type(device)),
           policy(p),
           acts(c, B, T, p, sizeof(wide) / sizeof(scalar), size),
           dev(std::move(device)),
-          parameters(allocate<scalar>(dev, table.size)),
+          parameters(allocate<scalar>(dev, ParameterTable(c).size)),
           activations(allocate<scalar>(dev, acts.size)),
           status(allocate<StepStatus>(dev, 1)) {
         if (mixed) master = allocate<wide>(dev, table.size);
@@ -194,7 +195,7 @@ public:
             apply_update(of_step, params.use_muon);
             round_parameters(of_step, status.get());
             for (const Parameter& p : table.rows)
-                if (!p.gradient_is_matmul) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+                if (!p.matmul_weight) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
         });
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));
@@ -221,6 +222,7 @@ public:
         const UpdateParams last = with_rounding({.step = last_applied});
         round_parameters(on_device(dev, last), nullptr);
         if (policy == ActivationPolicy::inference) master = nullptr;  // the layers read its rounded copy
+        if (weight_type(dev) != WeightType::fp32) convert_weights(dev, parameters, config, table);
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
 

@@ -11,7 +11,8 @@
 #include "device/update.h"
 
 struct Model {
-    explicit Model(const GPT2Config& c, CacheSize size = {}) : config(c), table(c), cache(size) {}
+    explicit Model(const GPT2Config& c, CacheSize size = {}, WeightType weights = WeightType::fp32)
+        : config(c), table(c, weights), cache(size) {}
     virtual ~Model() = default;
     Model(const Model&) = delete;
 
@@ -21,7 +22,8 @@ struct Model {
 
     // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each. On the Cpu they
     // are the model's own buffers. Elsewhere they are copies that live as long as this object, and upload() writes them
-    // back.
+    // back. A model with bf16 or int8 weights has floats until the first upload(), which converts them; download() is
+    // not called after it.
     struct HostState {
         float *parameters = nullptr, *m = nullptr, *v = nullptr;
         std::array<HostBuffer<float>, 3> copies{};  // own what the pointers point to, if they are copies

@@ -11,6 +11,7 @@ struct CpuUse {
     bool muon = false;   // the optimizer, in training
     bool losses = true;  // false: only append() is called
     CacheSize cache = {};
+    WeightType weights = WeightType::fp32;
 };
 
 inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, MatmulKind matmul_kind, int64_t threads) {
@@ -19,8 +20,9 @@ inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Matm
     CpuScratch scratch;
     int64_t of_thread = std::max(attention_forward_scratch(use.T, C, config.heads, matmul_kind),
                                  cached_attention::scratch_floats(use.cache.positions));
-    if (use.policy != ActivationPolicy::inference || !gemm::reads_in_place(gemm::chosen(matmul_kind, N, C), N))
-        of_thread = std::max(of_thread, gemm::scratch_floats(matmul_kind));
+    if (use.policy != ActivationPolicy::inference) of_thread = std::max(of_thread, gemm::scratch_floats(matmul_kind));
+    for (const int64_t K : {C, 4 * C})
+        of_thread = std::max(of_thread, gemm::weights_scratch_floats(matmul_kind, use.weights, N, K));
     if (use.losses) scratch.shared = classifier::shared_floats(N, V);
     std::vector<int64_t> of_matrices;
     if (use.policy != ActivationPolicy::inference) {

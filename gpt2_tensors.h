@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "device/weight_type.h"
+
 struct GPT2Config {
     int64_t context = 1024;  // longest sequence: rows of wpe (llm.c: maxT, Hugging Face: n_positions)
     int64_t vocab = 50257;   // V: number of token ids
@@ -51,9 +53,9 @@ enum class Init { zeros, ones, normal, residual_projection };  // N(0, 0.02²), 
 struct Parameter : Tensor {
     Init init = Init::zeros;
     bool per_layer = false;
-    bool gradient_is_matmul = false;  // the first write to it is a matmul of the backward pass
-    bool hf_transposed = false;       // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
-    std::string hf;                   // Hugging Face's name below "transformer."; '#' stands for the block's number
+    bool matmul_weight = false;  // matmuls read it, and in the backward pass a matmul writes its gradient first
+    bool hf_transposed = false;  // Hugging Face stores (in,out) where llm.c and torch.nn.Linear store (out,in)
+    std::string hf;              // Hugging Face's name below "transformer."; '#' stands for the block's number
 
     bool decay() const { return shape.size() == 2; }              // weight decay applies to matrices only
     bool muon() const { return per_layer && shape.size() == 2; }  // Muon, if it is the optimizer, updates these
@@ -64,22 +66,23 @@ struct Parameter : Tensor {
     }
 };
 
-// The parameters in llm.c's order. A member and its row in `rows` are the same tensor.
+// The parameters in llm.c's order. A member and its row in `rows` are the same tensor. For inference the weights of
+// matmuls may be bf16 or int8: then `stride` is the number of floats that they take.
 struct ParameterTable {
     std::vector<Parameter> rows;
     int64_t size = 0;  // elements of the flat buffer, wte's padding rows included
     Parameter wte, wpe, ln1w, ln1b, qkvw, qkvb, attprojw, attprojb, ln2w, ln2b, fcw, fcb, fcprojw, fcprojb, lnfw, lnfb;
 
-    explicit ParameterTable(const GPT2Config& c) {
+    explicit ParameterTable(const GPT2Config& c, WeightType weights = WeightType::fp32) {
         const int64_t C = c.channels;
         const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, const char* hf) {
             Parameter p;
             p.name = name, p.shape = std::move(shape), p.init = init, p.hf = hf, p.offset = size;
             p.per_layer = p.hf.find('#') != std::string::npos;
             p.hf_transposed = p.per_layer && p.shape.size() == 2;
-            p.gradient_is_matmul = p.hf_transposed || p.name == "wte";
+            p.matmul_weight = p.hf_transposed || p.name == "wte";
             p.copies = p.per_layer ? c.layers : 1;
-            p.stride = p.piece();
+            p.stride = p.matmul_weight ? p.shape[0] * weight_floats(weights, p.shape[1]) : p.piece();
             size += p.copies * p.stride;
             rows.push_back(p);
             return p;

@@ -21,6 +21,7 @@
 #include "device/platform.h"
 #include "device/profile.h"
 #include "device/update.h"
+#include "device/weight_type.h"
 #include "device/cpu/simd.h"
 
 template <class T>
@@ -56,6 +57,16 @@ HostBuffer<T> host_allocate(int64_t count) {
     return HostBuffer<T>(static_cast<T*>(p), HostDelete<T>{bytes});
 }
 
+// Frees all but the first `count` elements.
+template <class T>
+void host_shrink(HostBuffer<T>& buffer, int64_t count) {
+    int64_t& bytes = buffer.get_deleter().bytes;
+    const int64_t keep = host_bytes<T>(count);
+    if (keep >= bytes) return;
+    munmap(reinterpret_cast<char*>(buffer.get()) + keep, static_cast<size_t>(bytes - keep));
+    bytes = keep;
+}
+
 // The kind of matmul on the Cpu (device/cpu/gemm/matmul.h). fp32: the faster of fma (FMAs of floats) and split
 // (matmuls of bf16 parts, as exact as fp32). bf16: with operands rounded to bf16.
 enum class MatmulKind { fp32, fma, split, bf16 };
@@ -77,6 +88,7 @@ struct Cpu {
     using scalar = float;
     Profile* profile = nullptr;  // where layers report their time, if wanted
     MatmulKind matmul_kind;
+    WeightType weights = WeightType::fp32;  // of the matrices that the layers read
 
     explicit Cpu(MatmulKind kind = MatmulKind::fp32) : matmul_kind(kind) {}
 
@@ -163,6 +175,13 @@ template <class Device>
 concept HostDevice = requires(const Device& dev) {
     is_in_host_memory(dev);
 };
+
+// How the layers expect the weights of matmuls.
+template <class Device>
+WeightType weight_type(const Device&) {
+    return WeightType::fp32;
+}
+inline WeightType weight_type(const Cpu& cpu) { return cpu.weights; }
 
 // For Timed: the time when a call began, and adding the call to the profile when it ends.
 template <HostDevice Device>

@@ -47,8 +47,7 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
     float* const logits = dev.shared(shared_floats(N, V));
     for (int64_t i = 0; i < chunks(N, V); ++i) {
         const gemm::Range rows = gemm::part_of(N, chunks(N, V), i);
-        gemm::matmul<gemm::Order::k_last, gemm::Order::k_last>(dev, rows.size(), V, C, inp + rows.begin * C, C, weight,
-                                                               C, logits, V, gemm::Store::set);
+        gemm::matmul_weights(dev, rows.size(), V, C, inp + rows.begin * C, weight, logits);
         f(rows.begin, rows.end, logits);
     }
 }
@@ -59,8 +58,7 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
 inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const float* weight, int64_t N, int64_t C,
                               int64_t V) {
     const Timed timed(dev, "classifier_logits", 2 * prod(N, C, V), 0);
-    using enum gemm::Order;
-    gemm::matmul<k_last, k_last>(dev, N, V, C, inp, C, weight, C, logits, V, gemm::Store::set);
+    gemm::matmul_weights(dev, N, V, C, inp, weight, logits);
 }
 
 // losses (N) = log(sum of e^logits) - logits[target]

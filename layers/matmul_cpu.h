@@ -9,14 +9,12 @@
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_forward", 2 * prod(N, C, OC), 0);
-    using enum gemm::Order;
-    gemm::matmul<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
-            if (bias)
-                simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                    return sum + simd::load_n(bias + o + i, left);
-                });
-        });
+    gemm::matmul_weights(dev, N, OC, C, inp, weight, out, [=](int64_t n, int64_t o, int64_t lanes) {
+        if (bias)
+            simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+                return sum + simd::load_n(bias + o + i, left);
+            });
+    });
 }
 
 // dinp = dout · weight
@@ -46,17 +44,15 @@ inline void matmul_backward(Cpu& dev, float* dinp, float* dweight, float* dbias,
 inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* inp, const float* weight,
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_gelu_forward", 2 * prod(N, C, OC), 0);
-    using enum gemm::Order;
     const bool streaming = should_stream(out, N, OC);
-    gemm::matmul<k_last, k_last>(dev, N, OC, C, inp, C, weight, C, pre, OC, gemm::Store::set,
-                                 [=](int64_t n, int64_t o, int64_t lanes) {
-                                     if (!streaming) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
-                                     simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                                         const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
-                                         store_row(out + n * OC + o + i, gelu(x), left, streaming);
-                                         return x;
-                                     });
-                                 });
+    gemm::matmul_weights(dev, N, OC, C, inp, weight, pre, [=](int64_t n, int64_t o, int64_t lanes) {
+        if (!streaming) prefetch_range<Access::write>(out + n * OC + o + lanes, lanes);
+        simd::map(pre + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+            const simd::vfloat x = sum + simd::load_n(bias + o + i, left);
+            store_row(out + n * OC + o + i, gelu(x), left, streaming);
+            return x;
+        });
+    });
 }
 
 // dpre (N,C) = (dout · weight) * gelu'(pre)        dweight, dbias as matmul_backward_weight's
@@ -85,12 +81,10 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
 inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias,
                                     const float* residual, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_residual_forward", 2 * prod(N, C, OC), 0);
-    using enum gemm::Order;
-    gemm::matmul<k_last, k_last>(
-        dev, N, OC, C, inp, C, weight, C, out, OC, gemm::Store::set, [=](int64_t n, int64_t o, int64_t lanes) {
-            prefetch_range(residual + n * OC + o + lanes, lanes);
-            simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
-                return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));
-            });
+    gemm::matmul_weights(dev, N, OC, C, inp, weight, out, [=](int64_t n, int64_t o, int64_t lanes) {
+        prefetch_range(residual + n * OC + o + lanes, lanes);
+        simd::map(out + n * OC + o, lanes, [=](simd::vfloat sum, int64_t i, int64_t left) {
+            return simd::load_n(residual + n * OC + o + i, left) + (sum + simd::load_n(bias + o + i, left));
         });
+    });
 }

@@ -17,6 +17,12 @@ MatmulKind matmul_kind(const Options& options) {
     return options.matmul == "bf16" ? MatmulKind::bf16 : MatmulKind::fp32;
 }
 
+WeightType weight_type(const Options& options) {
+    return options.weights == "int8"   ? WeightType::int8
+           : options.weights == "bf16" ? WeightType::bf16
+                                       : WeightType::fp32;
+}
+
 CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy) {
     return gpt2_scratch(config,
                         {.B = B,
@@ -24,7 +30,8 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
                          .policy = policy,
                          .muon = options.optimizer == "muon",
                          .losses = options.command != "generate",
-                         .cache = cache_size(options, config)},
+                         .cache = cache_size(options, config),
+                         .weights = weight_type(options)},
                         matmul_kind(options), omp_get_max_threads());
 }
 
@@ -35,11 +42,16 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
     if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
         throw InputError(
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
+    if (weight_type(options) != WeightType::fp32 && config.channels == 1)
+        throw InputError("--weights: " + options.weights + " saves nothing with 1 channel; leave it out");
     // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
     MemoryPlan plan(config, B, T, policy, cache_size(options, config),
                     {.second_moments_of_matrices = options.optimizer != "muon"},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
+    // The parameters are read in fp32, and converted one tensor at a time.
+    if (weight_type(options) != WeightType::fp32)
+        plan.rows.emplace_back("converted embeddings", 4 * ParameterTable(config, weight_type(options)).wte.stride);
     plan.check(available_memory(), remedy);
     // The program itself and its tokenizer are listed after the check: this memory is already in use.
     plan.rows.emplace_back("program", platform::process_memory().resident);
@@ -49,6 +61,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
                                   ActivationPolicy policy) {
     Cpu cpu(matmul_kind(options));
+    cpu.weights = weight_type(options);
     cpu.reserve(scratch(options, config, B, T, policy));
     return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy, cache_size(options, config));
 }

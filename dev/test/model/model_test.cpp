@@ -161,7 +161,7 @@ TEST(Model, TheFirstBatchAfterAnUpdateOverwritesGradients) {
     const Batch batch(tiny);
     Trial<Cpu> added(tiny, parameters), written(tiny, parameters);
     for (const Parameter& p : written.model.table.rows)
-        if (p.gradient_is_matmul)  // but for wte's padding, which nothing writes
+        if (p.matmul_weight)  // but for wte's padding, which nothing writes
             std::fill_n(written.model.gradients.get() + p.offset,
                         p.per_layer ? p.copies * p.stride : tiny.config.vocab * tiny.config.channels, NAN);
     added.model.accumulate = true;
@@ -267,6 +267,46 @@ TEST(Model, AppendTakesMoreTokensThanTheActivationsHold) {
     small_buffers.model.append(a.data(), batch.x.data(), 1, tiny.T);
     large.model.append(b.data(), batch.x.data(), 1, tiny.T);
     expect_near("logits", {a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
+}
+
+// A model with bf16 or int8 weights is the same as one whose fp32 weights have these values, takes less memory, and
+// keeps the vectors and the position embeddings in fp32.
+TEST(Model, StoredWeightsComputeWithTheirValues) {
+    const std::vector<float> parameters = random_parameters(tiny.config);
+    const Batch batch(tiny);
+    const CacheSize cache{1, tiny.T};
+    for (const WeightType type : {WeightType::bf16, WeightType::int8}) {
+        Cpu cpu;
+        cpu.weights = type;
+        GPT2<Cpu> stored(std::move(cpu), tiny.config, tiny.B, tiny.T, ActivationPolicy::inference, cache);
+        const Model::HostState host = stored.download();
+        std::ranges::copy(parameters, host.parameters);
+        stored.upload(host);
+        EXPECT_EQ(stored.parameters.get_deleter().bytes, host_bytes<float>(stored.table.size));
+        EXPECT_LT(100 * stored.table.size, std::ssize(parameters) * (type == WeightType::bf16 ? 52 : 28));
+
+        std::vector<float> values = parameters;
+        for (const Parameter& p : ParameterTable(tiny.config).rows) {
+            if (!p.matmul_weight) continue;
+            const int64_t N = p.copies * p.shape[0], K = p.shape[1];
+            std::vector<float> converted(static_cast<size_t>(N * weight_floats(type, K)));
+            store_weights(type, converted.data(), parameters.data() + p.offset, N, K);
+            with_rows(type, converted.data(), K, [&](const auto& rows) {
+                for (int64_t n = 0; n < N; ++n) read_row(values.data() + p.offset + n * K, rows, n, K);
+            });
+        }
+        Trial<Cpu> fp32(tiny, values, ActivationPolicy::inference, cache);
+        EXPECT_NEAR(stored.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T),
+                    fp32.model.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T), 1e-5 * 5 * double(tiny.N()));
+        std::vector<float> a(static_cast<size_t>(tiny.config.vocab)), b = a;
+        for (int64_t n = 0; n < tiny.T;) {
+            const int64_t length = n == 0 ? 20 : 1;  // more rows than are read in place, then one
+            stored.append(a.data(), batch.x.data() + n, 1, length);
+            fp32.model.append(b.data(), batch.x.data() + n, 1, length);
+            expect_near("logits", {a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
+            n += length;
+        }
+    }
 }
 
 TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {

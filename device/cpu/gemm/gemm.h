@@ -30,11 +30,18 @@ public:
               for (int64_t m = rows.begin; m < rows.end; ++m) (*static_cast<const F*>(p))(m, n, lanes);
           }) {}
     void operator()(Range rows, int64_t n, int64_t lanes) const {
-        if (f_) call_(f_, rows, n, lanes);
+        if (f_) call_(f_, rows, first_column_ + n, lanes);
+    }
+    // The epilogue of a GEMM that computes C's columns from n on.
+    EpilogueRef from_column(int64_t n) const {
+        EpilogueRef part = *this;
+        part.first_column_ += n;
+        return part;
     }
 
 private:
     const void* f_ = nullptr;
+    int64_t first_column_ = 0;
     void (*call_)(const void*, Range, int64_t, int64_t) = nullptr;
 };
 

@@ -82,14 +82,41 @@ inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
 }
 
 // The matmul of few rows on all threads. A part of B that fits in a core's caches takes less time than to wake threads.
-void few_rows_matmul(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+template <class Element>
+void few_rows_matmul(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b,
                      float* c, int64_t ldc, EpilogueRef epilogue) {
     constexpr int64_t line = cache_line / 4;
-#pragma omp parallel if (N * K >= 1 << 14)
+#pragma omp parallel if (N * b.stride >= 1 << 14)
     {
         const Range mine = part_of(ceil_div(N, line), omp_get_num_threads(), omp_get_thread_num());
-        few_rows_block(M, {mine.begin * line, std::min(N, mine.end * line)}, K, a, lda, b, ldb, c, ldc, epilogue);
+        few_rows_block(M, {mine.begin * line, std::min(N, mine.end * line)}, K, a, lda, b, c, ldc, epilogue);
         simd::stream_fence();  // for streaming stores in the epilogue
+    }
+}
+
+// The columns of C whose rows of B are converted to fp32 at a time. They stay in L2.
+constexpr int64_t converted_columns(int64_t K) { return std::max<int64_t>(1, (1 << 16) / K / NR) * NR; }
+
+// The same for more rows: each thread converts some rows of B at a time, for which the GEMM then runs.
+template <class Element>
+void converted_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const WeightRows<Element>& b, float* c,
+                      EpilogueRef epilogue) {
+    const int64_t at_once = converted_columns(K), floats = weights_scratch_floats(cpu.matmul_kind, cpu.weights, M, K);
+    const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, at_once);
+    cpu.reserve(floats);
+#pragma omp parallel
+    {
+        float* const rows = cpu.scratch(floats);
+        float* const memory = rows + at_once * K;
+        const Range mine = part_of(ceil_div(N, NR), omp_get_num_threads(), omp_get_thread_num());
+        const int64_t last = std::min(N, mine.end * NR);
+        for (int64_t begin = mine.begin * NR; begin < last; begin += at_once) {
+            const int64_t columns = std::min(at_once, last - begin);
+            for (int64_t n = 0; n < columns; ++n) read_row(rows + n * K, b, begin + n, K);
+            block_in<Order::k_last, Order::k_last>(matmul_kind, memory, {0, M}, {0, columns}, K, a, K, rows, K,
+                                                   c + begin, N, Store::set, epilogue.from_column(begin), nullptr);
+        }
+        simd::stream_fence();
     }
 }
 
@@ -119,7 +146,7 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
     if constexpr (A == Order::k_last && B == Order::k_last)
         if (reads_in_place(matmul_kind, M) && store != Store::add)
-            return few_rows_matmul(M, N, K, a, lda, b, ldb, c, ldc, epilogue);
+            return few_rows_matmul(M, N, K, a, lda, WeightRows<float>{b, ldb}, c, ldc, epilogue);
     const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::stream && !worth_streaming(c, M, N, K)) store = Store::set;
     const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);
@@ -156,6 +183,24 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
             }
         }
     }
+}
+
+int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64_t M, int64_t K) {
+    if (weights == WeightType::fp32)
+        return reads_in_place(chosen(matmul_kind, M, K), M) ? 0 : scratch_floats(matmul_kind);
+    return M <= few_rows ? 0 : converted_columns(K) * K + scratch_floats(matmul_kind);
+}
+
+void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
+                    EpilogueRef epilogue) {
+    if (cpu.weights == WeightType::fp32)
+        return matmul<Order::k_last, Order::k_last>(cpu, M, N, K, a, K, weights, K, c, N, Store::set, epilogue);
+    with_rows(cpu.weights, weights, K, [&](const auto& rows) {
+        if (M <= few_rows)
+            few_rows_matmul(M, N, K, a, K, rows, c, N, epilogue);
+        else
+            converted_matmul(cpu, M, N, K, a, rows, c, epilogue);
+    });
 }
 
 #define FOR_ORDERS(A, B)                                                                                            \

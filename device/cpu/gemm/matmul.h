@@ -48,6 +48,13 @@ template <Order A, Order B>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
+// Floats of scratch memory that each thread needs for matmul_weights with M rows of K values.
+int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64_t M, int64_t K);
+
+// C (M,N) = A (M,K) · Bᵀ, then the epilogue, where B (N,K) is a weight matrix, stored as cpu.weights says.
+void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
+                    EpilogueRef epilogue = {});
+
 // C (M,N) = A · B, += with Store::add; then the epilogue. Store::stream is a hint, for results that are not read
 // soon and have no epilogue; in any case C = A · B. row_sums (M), if not null: += A's sums over K (k_first A only,
 // which has no epilogue). cpu.matmul_kind chooses the kind.
