@@ -29,6 +29,8 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -f
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
             -fno-sanitize=null -fno-sanitize=object-size -Wno-maybe-uninitialized)
 LDLIBS   := -lpcre2-8 -lz
+# The line editor of generate --interactive.
+OF_PROGRAM := -ledit
 # The program and bench are linked with a static libgomp, so that they can set how long its threads spin
 # (device/cpu/openmp_spin.h). They use the shared one if there is no libgomp.a, with clang, and under ThreadSanitizer,
 # which needs another OpenMP in its place.
@@ -179,7 +181,7 @@ $(B)/device/cpu/check.o: override ARCH := x86-64
 endif
 
 $(B)/train_gpt2: $(PROGRAM)
-$(B)/train_gpt2: LDLIBS := $(OWN_OPENMP) $(LDLIBS)
+$(B)/train_gpt2: LDLIBS := $(OWN_OPENMP) $(LDLIBS) $(OF_PROGRAM)
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
@@ -221,13 +223,13 @@ endif
 $(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d $(if $(WERROR),-Werror all-warnings) -diag-suppress 1675 \
-	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) -lcublasLt -o $@
+	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) $(OF_PROGRAM) -lcublasLt -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
 $(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS)
-	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) $(LDLIBS) -o $@
+	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) $(LDLIBS) $(OF_PROGRAM) -o $@
 
 # CUDA rungs: compiled by nvcc if there are nvcc and a GPU, otherwise for the emulator, as the tests below.
 NVCC := $(if $(SANITIZE),,$(and $(wildcard /dev/nvidiactl),$(shell command -v nvcc)))

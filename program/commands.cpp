@@ -25,6 +25,7 @@
 #include "io/text/tokenizer.h"
 #include "program/run_messages.h"
 #include "program/generation.h"
+#include "program/interactive.h"
 #include "program/progress.h"
 #include "program/stop_signals.h"
 #include "program/text_stream.h"
@@ -212,18 +213,21 @@ int run_generate(const Options& options) {
     if (std::ssize(prompt.ids) > loaded.model->config.context)
         print_notes({"the prompt has " + std::to_string(prompt.ids.size()) + " tokens; the model sees the last " +
                      std::to_string(loaded.model->config.context) + ", its context"});
+    const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling};
+    Generator generator(*loaded.model, options.samples, sampling_of(options, tokenizer.vocab()), random);
+    if (!options.interactive || options.given("prompt") || options.given("prompt-file") || options.given("prompt-ids"))
+        generator.append(prompt.ids);
+    if (options.interactive) return run_interactive(options, generator, tokenizer);
     stop_signals::catch_stop(program_name(), "token");
     Samples samples(options, prompt.text);
     int64_t tokens = 0;
     double start = 0;  // when the prompt has been read
-    const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling};
-    generate(*loaded.model, prompt.ids, options.samples, options.tokens, sampling_of(options, tokenizer.vocab()),
-             random, [&](int64_t sample, int32_t id) {
-                 if (tokens == 0) start = seconds_now();
-                 ++tokens;
-                 const bool ends = id == tokenizer.end_of_text() && !options.ignore_end;
-                 return samples.add(sample, ends ? "" : tokenizer.token(id)) && !ends && !stop_signals::stop_asked;
-             });
+    generator.generate(options.tokens, [&](int64_t sample, int32_t id) {
+        if (tokens == 0) start = seconds_now();
+        ++tokens;
+        const bool ends = id == tokenizer.end_of_text() && !options.ignore_end;
+        return samples.add(sample, ends ? "" : tokenizer.token(id)) && !ends && !stop_signals::stop_asked;
+    });
     samples.finish();
     const double seconds = seconds_now() - start;
     if (tokens > options.samples && !std::ferror(stdout))

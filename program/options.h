@@ -42,7 +42,7 @@ struct Options {
     double temperature = 0;                               // 0: greedy
     double top_p = 0, min_p = 0, repetition_penalty = 0;  // 1, 0, 1: off
     std::vector<std::string> stop;
-    bool ignore_end = false;
+    bool ignore_end = false, interactive = false;
     std::string weights;  // fp32, bf16, int8
 
     // convert, tokenize: IN, OUT; info: IN

@@ -60,10 +60,12 @@ PROGRAM --version says how the program was built. All commands and options:
 
 // Options that exclude each other.
 inline constexpr std::pair<const char*, const char*> exclusive[] = {
-    {"layers", "init"},           {"heads", "init"},        {"channels", "init"},
-    {"context", "init"},          {"model", "init"},        {"vocab", "init"},
-    {"init", "resume"},           {"prompt-ids", "prompt"}, {"prompt-file", "prompt"},
-    {"prompt-file", "prompt-ids"}};
+    {"layers", "init"},        {"heads", "init"},
+    {"channels", "init"},      {"context", "init"},
+    {"model", "init"},         {"vocab", "init"},
+    {"init", "resume"},        {"prompt-ids", "prompt"},
+    {"prompt-file", "prompt"}, {"prompt-file", "prompt-ids"},
+    {"samples", "interactive"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
 struct OptionRow {
@@ -167,6 +169,9 @@ inline const std::vector<OptionRow> rows = {
     {"prompt-file", generate, &O::prompt_file, "", "FILE", "a file with the text to continue (-: standard input)"},
     {"prompt-ids", generate, &O::prompt_ids, "", "IDS",
      "the prompt as token ids, such as '1 2 3', instead of --prompt"},
+    {"interactive", generate, &O::interactive, "", "",
+     "read lines from standard input and continue each; the text so far is kept. Ctrl-C ends a continuation, the end "
+     "of input (Ctrl-D) the program"},
     {"samples", generate, &O::samples, "1", "N", "number of continuations, computed together", 1, 65536},
     {"tokens", generate, &O::tokens, "256", "TOKENS",
      "number of tokens to generate; each time the context is full, its older half is forgotten", 1, 1e12},

@@ -46,6 +46,16 @@ inline void catch_stop(const std::string& program, const char* after = "step") {
     for (const int number : stopping) handle(number, note_stop);
 }
 
+// From now on the signals end the program again, and none is pending.
+inline void release() {
+    for (const int number : stopping) {
+        struct sigaction action {};
+        sigaction(number, nullptr, &action);
+        if (action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
+    }
+    stop_asked = 0;
+}
+
 inline const char* name(int number) { return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP"; }
 
 }  // namespace stop_signals

@@ -297,12 +297,13 @@ void TrainingRun::sample() {
     progress->clear();
     std::string text;
     const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling, state.step};
-    generate(*model, sample_start(), 1, options.sample_tokens, Sampling{.ids = tokenizer->vocab()}, random,
-             [&](int64_t, int32_t id) {
-                 text += tokenizer->token(id);
-                 pause();
-                 return true;
-             });
+    Generator generator(*model, 1, Sampling{.ids = tokenizer->vocab()}, random);
+    generator.append(sample_start());
+    generator.generate(options.sample_tokens, [&](int64_t, int32_t id) {
+        text += tokenizer->token(id);
+        pause();
+        return true;
+    });
     samples->write({state.step, text});
     state.sampled = state.step;
     saved = false;

@@ -17,6 +17,7 @@ missing=$(
     headers='CLI/CLI.hpp libcli11-dev cli11-devel cli11 cli11
         nlohmann/json.hpp nlohmann-json3-dev json-devel nlohmann-json nlohmann-json
         pcre2.h libpcre2-dev pcre2-devel pcre2 pcre2
+        editline/readline.h libedit-dev libedit-devel libedit libedit
         zlib.h zlib1g-dev zlib-devel zlib zlib'
     [ "$what" = run ] || headers+='
         gtest/gtest.h libgtest-dev gtest-devel gtest googletest'

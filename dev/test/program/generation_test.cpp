@@ -195,12 +195,36 @@ TEST(Generate, AppendsEachTokenOnceAndForgetsTheOlderHalfOfAFullContext) {
         tokens.push_back(id);
         return true;
     };
-    generate(model, {5, 6}, 1, 4, {.temperature = 0}, {1, Purpose::sampling}, keep);
+    Generator generator(model, 1, {.temperature = 0}, {1, Purpose::sampling});
+    generator.append({5, 6});
+    generator.generate(4, keep);
     EXPECT_EQ(tokens, (std::vector<int32_t>{7, 0, 1, 2}));
     EXPECT_EQ(model.pieces, (Pieces{{0, {5, 6}}, {2, {7}}, {3, {0}}, {0, {0, 1}}}));
     model.pieces.clear();
-    generate(model, {1, 2, 3, 4, 5, 6}, 1, 1, {.temperature = 0}, {1, Purpose::sampling}, keep);
+    Generator long_prompt(model, 1, {.temperature = 0}, {1, Purpose::sampling});
+    long_prompt.append({1, 2, 3, 4, 5, 6});
+    long_prompt.generate(1, keep);
     EXPECT_EQ(model.pieces, (Pieces{{0, {3, 4, 5, 6}}}));
+}
+
+// As --interactive does: the last token that was drawn and the next line are one piece.
+TEST(Generate, ContinuesAfterMoreOfThePrompt) {
+    using Pieces = decltype(Counting::pieces);
+    Counting model;
+    std::vector<int32_t> tokens;
+    const auto keep = [&](int64_t, int32_t id) {
+        tokens.push_back(id);
+        return true;
+    };
+    Generator generator(model, 1, {.temperature = 0}, {1, Purpose::sampling});
+    generator.append({5});
+    generator.generate(1, keep);
+    generator.append({2, 3});
+    generator.generate(1, keep);
+    generator.append({0, 1, 2, 3, 4});  // more than the context holds
+    generator.generate(1, keep);
+    EXPECT_EQ(tokens, (std::vector<int32_t>{6, 4, 5}));
+    EXPECT_EQ(model.pieces, (Pieces{{0, {5}}, {1, {6, 2, 3}}, {0, {1, 2, 3, 4}}}));
 }
 
 // The samples of a small model whose context is too short for them.
@@ -216,7 +240,9 @@ Written write(int64_t samples, int threads, int64_t ends_at = -1) {
     initialize_parameters(config, model.table, 3, model.parameters.get());
     Written written;
     written.tokens.resize(static_cast<size_t>(samples));
-    generate(model, {7, 299, 0}, samples, 70, {.temperature = 1}, {5, Purpose::sampling}, [&](int64_t s, int32_t id) {
+    Generator generator(model, samples, {.temperature = 1}, {5, Purpose::sampling});
+    generator.append({7, 299, 0});
+    generator.generate(70, [&](int64_t s, int32_t id) {
         ++written.calls;
         written.tokens[static_cast<size_t>(s)].push_back(id);
         return ends_at < 0 || std::ssize(written.tokens[static_cast<size_t>(s)]) < ends_at + s;
