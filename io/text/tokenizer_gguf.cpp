@@ -7,6 +7,7 @@
 #include "io/file/gguf_file.h"
 #include "io/file/gguf_writer.h"
 #include "io/file/json.h"
+#include "io/file/utf8.h"
 #include "io/text/byte_symbols.h"
 #include "io/text/tokenizer.h"
 #include "io/text/tokenizer_files.h"
@@ -17,6 +18,8 @@ namespace {
 enum TokenType : int32_t { normal = 1, control = 3, user_defined = 4, unused = 5 };
 
 constexpr char only_gpt2[] = "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer";
+
+constexpr size_t most_tokens = 1 << 16;  // a token shard has no room for larger ids
 
 // Bytes that UTF-8 never has. llama.cpp takes id 11 for the end of text unless a file names another, and older versions
 // require merges. Where a tokenizer has neither, a file names the token of byte FF, and its merge with itself: a model
@@ -97,6 +100,9 @@ Vocabulary read_gguf_tokenizer(const GgufFile& file) {
     if (types.size() != texts.size())
         bad_input(file.path(), "tokenizer.ggml.token_type", std::to_string(types.size()) + " types",
                   std::to_string(texts.size()) + ", one for each token", "fetch or write the file again");
+    if (texts.size() > most_tokens)
+        bad_input(file.path(), "tokenizer.ggml.tokens", std::to_string(texts.size()) + " tokens",
+                  "at most " + std::to_string(most_tokens), "use a GPT-2 model");
     size_t size = texts.size();  // without the placeholders of a padded vocabulary
     while (size > 0 && types[size - 1] == unused) size--;
 
@@ -104,8 +110,9 @@ Vocabulary read_gguf_tokenizer(const GgufFile& file) {
     std::vector<AddedToken> added;
     for (size_t id = 0; id < size; id++) {
         const std::string text(texts[id]);
-        if (text.empty())
-            throw InputError(file.path() + ": token " + std::to_string(id) + " is empty; fetch the file again");
+        if (text.empty() || find_invalid_utf8(text) < text.size())
+            bad_input(file.path(), "token " + std::to_string(id), one_line(text), "text in UTF-8",
+                      "fetch or write the file again");
         const bool special = types[id] == control, plain = special || types[id] == user_defined;
         if (plain)
             added.push_back(
