@@ -17,8 +17,6 @@ namespace {
 // llama.cpp's token types. The text of a normal token is written in GPT-2's byte symbols, that of others as it is.
 enum TokenType : int32_t { normal = 1, control = 3, user_defined = 4, unused = 5 };
 
-constexpr char only_gpt2[] = "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer";
-
 constexpr size_t most_tokens = 1 << 16;  // a token shard has no room for larger ids
 
 // Bytes that UTF-8 never has. llama.cpp takes id 11 for the end of text unless a file names another, and older versions
@@ -31,14 +29,14 @@ std::string placeholder(int64_t id) { return "[PAD" + std::to_string(id) + "]"; 
 
 int32_t id_of_no_byte(const std::vector<std::string>& tokens) { return find_byte_ids(tokens)[0xFF]; }
 
-// Refuses what an added token can be here and not in llama.cpp.
+// Refuses added tokens that llama.cpp would find or print differently.
 void check_added(const std::string& path, const Vocabulary& vocabulary, const AddedToken& token) {
     const std::string where = path + ": added token " + one_line(token.content);
     const char* const flag = token.single_word ? "single_word" : token.lstrip ? "lstrip" : token.rstrip ? "rstrip" : "";
     if (*flag)
-        throw InputError(where + " has " + flag + ", which GGUF cannot say; set it to false in the tokenizer's files");
+        throw InputError(where + " has " + flag + ", for which GGUF has no field; set it to false in tokenizer.json");
     if (vocabulary.tokens[token.id] != token.content)
-        throw InputError(where + " is also a token's byte symbols, which GGUF cannot say; rename it");
+        throw InputError(where + " has the name of a token of other bytes, for which GGUF has no field; rename it");
 }
 
 const Vocabulary& require_vocabulary(const std::string& path, const Tokenizer& tokenizer, int64_t rows) {
@@ -52,6 +50,32 @@ const Vocabulary& require_vocabulary(const std::string& path, const Tokenizer& t
                          std::to_string(rows) +
                          " rows, which llama.cpp refuses; use the tokenizer that the model was trained with");
     return *vocabulary;
+}
+
+struct TokenTexts {
+    std::vector<std::string_view> texts;
+    std::vector<int64_t> types;
+};
+
+// The tokens as the file has them, without the placeholders at the end of a padded vocabulary.
+TokenTexts read_token_texts(const GgufFile& file) {
+    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {"tokenizer.ggml.pre", "gpt-2"}})
+        if (!file.has(key) || file.text(key) != expected)
+            bad_input(file.path(), key, file.has(key) ? one_line(file.text(key)) : "no value", one_line(expected),
+                      "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer");
+    TokenTexts tokens{.texts = file.texts("tokenizer.ggml.tokens"), .types = {}};
+    const size_t count = tokens.texts.size();
+    if (count > most_tokens)
+        bad_input(file.path(), "tokenizer.ggml.tokens", std::to_string(count) + " tokens",
+                  "at most " + std::to_string(most_tokens), "use a GPT-2 model");
+    tokens.types.assign(count, normal);
+    if (file.has("tokenizer.ggml.token_type")) tokens.types = file.integers("tokenizer.ggml.token_type");
+    if (tokens.types.size() != count)
+        bad_input(file.path(), "tokenizer.ggml.token_type", std::to_string(tokens.types.size()) + " types",
+                  std::to_string(count) + ", one for each token", "fetch or write the file again");
+    while (!tokens.types.empty() && tokens.types.back() == unused) tokens.types.pop_back();
+    tokens.texts.resize(tokens.types.size());
+    return tokens;
 }
 
 }  // namespace
@@ -87,33 +111,20 @@ void add_gguf_tokenizer(GgufWriter& writer, const std::string& path, const Token
     writer.add("tokenizer.ggml.merges", merges);
     writer.add("tokenizer.ggml.bos_token_id", end);
     writer.add("tokenizer.ggml.eos_token_id", end);
+    // llama.cpp then never samples them, as this program does not.
     if (!placeholders.empty()) writer.add("tokenizer.ggml.suppress_tokens", placeholders);
 }
 
 Vocabulary read_gguf_tokenizer(const GgufFile& file) {
-    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {"tokenizer.ggml.pre", "gpt-2"}})
-        if (const auto found = file.text(key); found != expected)
-            bad_input(file.path(), key, one_line(found), one_line(expected), only_gpt2);
-    const auto texts = file.texts("tokenizer.ggml.tokens");
-    std::vector<int64_t> types(texts.size(), normal);
-    if (file.has("tokenizer.ggml.token_type")) types = file.integers("tokenizer.ggml.token_type");
-    if (types.size() != texts.size())
-        bad_input(file.path(), "tokenizer.ggml.token_type", std::to_string(types.size()) + " types",
-                  std::to_string(texts.size()) + ", one for each token", "fetch or write the file again");
-    if (texts.size() > most_tokens)
-        bad_input(file.path(), "tokenizer.ggml.tokens", std::to_string(texts.size()) + " tokens",
-                  "at most " + std::to_string(most_tokens), "use a GPT-2 model");
-    size_t size = texts.size();  // without the placeholders of a padded vocabulary
-    while (size > 0 && types[size - 1] == unused) size--;
-
+    const TokenTexts listed = read_token_texts(file);
     std::vector<std::string> tokens;
     std::vector<AddedToken> added;
-    for (size_t id = 0; id < size; id++) {
-        const std::string text(texts[id]);
+    for (size_t id = 0; id < listed.texts.size(); id++) {
+        const std::string text(listed.texts[id]);
         if (text.empty() || find_invalid_utf8(text) < text.size())
             bad_input(file.path(), "token " + std::to_string(id), one_line(text), "text in UTF-8",
                       "fetch or write the file again");
-        const bool special = types[id] == control, plain = special || types[id] == user_defined;
+        const bool special = listed.types[id] == control, plain = special || listed.types[id] == user_defined;
         if (plain)
             added.push_back(
                 {.id = static_cast<int32_t>(id), .content = text, .special = special, .normalized = !special});
@@ -125,13 +136,12 @@ Vocabulary read_gguf_tokenizer(const GgufFile& file) {
     for (const std::string_view line : lines)
         merges.push_back(parse_merge(file.path(), "merge " + std::to_string(merges.size() + 1), line));
     Vocabulary vocabulary = assemble_vocabulary(file.path(), std::move(tokens), merges, std::move(added));
+    recognise_end_of_text(vocabulary);  // <|endoftext|>, whatever its type, as in llama.cpp
     if (file.has("tokenizer.ggml.eos_token_id")) {
-        const auto end = static_cast<int32_t>(
-            file.integer("tokenizer.ggml.eos_token_id", 0, static_cast<int64_t>(texts.size()) - 1));
-        const bool none = end == id_of_no_byte(vocabulary.tokens) && types[static_cast<size_t>(end)] == normal;
-        if (static_cast<size_t>(end) < size) vocabulary.end_of_text = none ? -1 : end;
+        const int64_t last = std::ssize(vocabulary.tokens) - 1;
+        const auto end = static_cast<int32_t>(file.integer("tokenizer.ggml.eos_token_id", 0, last));
+        const bool none = end == id_of_no_byte(vocabulary.tokens) && listed.types[static_cast<size_t>(end)] == normal;
+        vocabulary.end_of_text = none ? -1 : end;
     }
-    if (vocabulary.end_of_text >= 0 && vocabulary.tokens[vocabulary.end_of_text].size() > 1)
-        recognise_end_of_text(vocabulary);
     return vocabulary;
 }
