@@ -46,7 +46,8 @@ int run_command(const Options& options) {
     if (options.command == "train") return train(options);
     if (options.command == "generate") return run_generate(options);
     if (options.command == "eval") run_eval(options);
-    if (options.command == "convert") convert_model(options.in_path, options.out_path, options.bf16);
+    if (options.command == "convert")
+        convert_model(options.in_path, options.out_path, options.bf16, options.given("type") ? options.type : "");
     if (options.command == "tokenize") run_tokenize(options);
     if (options.command == "info") {
         if (options.verify && !verify_files(options.in_path, std::cout)) return 1;

@@ -9,6 +9,7 @@
 #include "io/model/checkpoint.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "io/model/gguf.h"
 #include "io/model/llmc_files.h"
 
 namespace fs = std::filesystem;
@@ -45,12 +46,15 @@ void write_new_directory(const std::string& out, const GPT2Config& config, const
 
 }  // namespace
 
-void convert_model(const std::string& in, const std::string& out, bool bf16) {
-    const bool llmc = out.ends_with(".bin");
+void convert_model(const std::string& in, const std::string& out, bool bf16, const std::string& type) {
+    const bool llmc = out.ends_with(".bin"), gguf = out.ends_with(".gguf");
     std::string target = out;
     while (target.size() > 1 && target.ends_with("/")) target.pop_back();
     if (target.empty()) throw InputError("OUT: empty; give the name of a new file or directory");
     if (path_exists(target)) throw InputError(target + ": exists already; choose another OUT or remove it");
+    if (bf16 && gguf) throw InputError("--bf16: OUT is " + target + ", which has --type bf16; give that instead");
+    if (!type.empty() && !gguf)
+        throw InputError("--type: OUT is " + target + "; leave out --type, or give a NAME.gguf");
     if (bf16 && !llmc)
         throw InputError("--bf16: OUT is the directory " + target + "; leave out --bf16, or give a NAME.bin");
 
@@ -61,6 +65,12 @@ void convert_model(const std::string& in, const std::string& out, bool bf16) {
         std::fprintf(stderr, "%s: %s; they are written as they are\n", without_controls(in).c_str(), found.c_str());
     if (llmc) {
         write_llmc_model(target, config, parameters.get(), bf16 ? 5 : 3);
+        return;
+    }
+    if (gguf) {
+        const GgufTypeInfo* const values = find_gguf_type(type.empty() ? "f32" : type);
+        if (!values) throw InputError("--type: invalid value " + type + "; choose f32, f16, bf16 or q8_0");
+        write_gguf_model(target, config, parameters.get(), *tokenizer_for_model("", in), values->type);
         return;
     }
     try {

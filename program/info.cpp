@@ -14,8 +14,10 @@
 #include "io/data/dataset.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "io/file/gguf_file.h"
 #include "io/text/file_kind.h"
 #include "io/file/json.h"
+#include "io/model/gguf.h"
 #include "io/model/llmc_files.h"
 #include "program/log.h"
 #include "program/run_directory.h"
@@ -131,6 +133,15 @@ void print_directory(std::ostream& out, const std::string& path) {
     else
         out << "  tokenizer none\n";
     print_model(out, model);
+}
+
+void print_gguf(std::ostream& out, const std::string& path) {
+    out << path << ": a GPT-2 model in GGUF, " << read_gguf_type(path) << '\n';
+    if (const auto tokenizer = read_model_tokenizer(path))
+        print_tokenizer(out, *tokenizer);
+    else
+        out << "  tokenizer none\n";
+    print_model(out, path);
 }
 
 void print_safetensors(std::ostream& out, const std::string& path) {
@@ -256,6 +267,7 @@ void print_info(const std::string& path, std::ostream& out) {
     }
     if (name.ends_with(".jsonl")) return print_log(out, path);
 
+    if (is_gguf(path)) return print_gguf(out, path);
     const MappedFile file(path);
     const std::string kind = llmc_kind(magic_of(file));
     if (kind == "an llm.c model") {

@@ -48,6 +48,7 @@ struct Options {
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;
     bool bf16 = false, verify = false;
+    std::string type;  // of a GGUF file's matrices
 
     // Whether the option with this name ("lr", without dashes) was on the command line.
     bool given(const std::string& name) const { return given_.contains(name); }

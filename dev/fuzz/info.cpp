@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr const char* names[] = {"a.safetensors", "a.jsonl", "d/trainer_state.json", "a.bin", "a.txt"};
+constexpr const char* names[] = {"a.safetensors", "a.jsonl", "d/trainer_state.json", "a.bin", "a.txt", "a.gguf"};
 
 void run(std::string_view input) {
     if (input.empty()) return;
@@ -35,6 +35,7 @@ std::vector<std::string> seeds() {
     take('\3', fuzz_llmc_tokenizer, 1);
     take('\3', fuzz_shard, 0);
     take('\4', fuzz_text, 1);
+    take('\5', fuzz_gguf, 1);
     return all;
 }
 

@@ -14,7 +14,7 @@ struct FuzzTarget {
 
 extern const FuzzTarget fuzz_json, fuzz_safetensors, fuzz_llmc_model, fuzz_llmc_state, fuzz_llmc_tokenizer, fuzz_shard,
     fuzz_text, fuzz_merges, fuzz_tokenizer_json, fuzz_vocab_json, fuzz_config_json, fuzz_trainer_state, fuzz_log,
-    fuzz_text_cache, fuzz_text_file, fuzz_checkpoint, fuzz_info;
+    fuzz_text_cache, fuzz_text_file, fuzz_checkpoint, fuzz_gguf, fuzz_info;
 
 const std::vector<const FuzzTarget*>& fuzz_targets();
 
@@ -28,5 +28,8 @@ std::string join_files(const std::vector<std::string>& files);
 
 // Ends the process with a message if a condition on a reader's result is false.
 void require(bool condition, const char* what);
+// Encodes and decodes a text with a vocabulary, without its pre-tokenizer, and checks the result.
+struct Vocabulary;
+void use_vocabulary(const Vocabulary& vocabulary);
 // Bytes from a file must not reach a terminal as control characters.
 void require_printable(std::string_view text, bool lines);

@@ -18,8 +18,10 @@ constexpr const char* merges =
     "a\n\xC3\x83 \xC2\xA9\nl l\n";
 constexpr const char* sample = "in the theatre, all 1234 caf\xC3\xA9s\n\n  one's   \xF0\x9F\x98\x80 \xFF end";
 
+}  // namespace
+
 // Uses only the merges: compiling the pre-tokenizer's regular expression takes longer than reading most files.
-void use(const Vocabulary& vocabulary) {
+void use_vocabulary(const Vocabulary& vocabulary) {
     const auto size = static_cast<int64_t>(vocabulary.tokens.size());
     BytePairMerger merger(find_byte_ids(vocabulary.tokens));
     for (const Merge& merge : vocabulary.merges) merger.add(merge);
@@ -48,6 +50,8 @@ void use(const Vocabulary& vocabulary) {
     require(added.list().empty() || !plain || found > 0, "added tokens are found");
 }
 
+namespace {
+
 // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt into `directory`.
 void write_directory(const std::string& directory, const std::string& merge_lines) {
     memory_files::put("vocab.bpe", merge_lines);
@@ -70,7 +74,7 @@ const std::string& byte_entries() {
 
 void run_merges(std::string_view input) {
     memory_files::put("vocab.bpe", input);
-    use(read_merges_file("vocab.bpe"));
+    use_vocabulary(read_merges_file("vocab.bpe"));
 }
 
 std::vector<std::string> seeds_merges() { return {merges, "a b\nab c\r\nd e", "a  b\n"}; }
@@ -83,7 +87,7 @@ void run_tokenizer_json(std::string_view input) {
         file.insert(at + 9, byte_entries());
     memory_files::put("d/tokenizer.json", file);
     if (files.size() > 1) memory_files::put("d/tokenizer_config.json", files[1]);
-    use(read_hugging_face_tokenizer("d"));
+    use_vocabulary(read_hugging_face_tokenizer("d"));
 }
 
 std::vector<std::string> seeds_tokenizer_json() {
@@ -109,7 +113,7 @@ void run_vocab_json(std::string_view input) {
     if (files.size() > 2) memory_files::put("d/tokenizer_config.json", files[2]);
     if (files.size() > 3) memory_files::put("d/added_tokens.json", files[3]);
     if (files.size() > 4) memory_files::put("d/special_tokens_map.json", files[4]);
-    use(read_hugging_face_tokenizer("d"));
+    use_vocabulary(read_hugging_face_tokenizer("d"));
 }
 
 std::vector<std::string> seeds_vocab_json() {

@@ -12,6 +12,8 @@
 #include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "io/file/gguf_file.h"
+#include "io/model/gguf.h"
 #include "io/model/hugging_face.h"
 #include "io/file/json.h"
 #include "io/model/llmc_files.h"
@@ -141,7 +143,9 @@ std::string find_model(const std::string& path) {
 
 GPT2Config read_model_config(const std::string& path) {
     const std::string model = find_model(path);
-    return is_directory(model) ? read_hugging_face_config(model) : read_llmc_model_config(model);
+    return is_directory(model) ? read_hugging_face_config(model)
+           : is_gguf(model)    ? read_gguf_config(model)
+                               : read_llmc_model_config(model);
 }
 
 void read_model(const std::string& path, const GPT2Config& config, float* parameters) {
@@ -150,6 +154,8 @@ void read_model(const std::string& path, const GPT2Config& config, float* parame
         throw InputError(path + ": the model changed while it was being read; start again");
     if (is_directory(model))
         read_hugging_face_model(model, config, parameters);
+    else if (is_gguf(model))
+        read_gguf_model(model, config, parameters);
     else
         read_llmc_model(model, parameters);
 }
@@ -182,6 +188,7 @@ std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, c
             if (path_exists(model + "/" + name)) return load_tokenizer(model, settings);
         return nullptr;
     }
+    if (is_gguf(model)) return has_gguf_tokenizer(model) ? load_tokenizer(model, settings) : nullptr;
     const int64_t vocab = read_llmc_model_config(model).vocab;
     if (vocab == 50257) return load_tokenizer("gpt2", settings);
     if (vocab == 256) return load_tokenizer("byte", settings);

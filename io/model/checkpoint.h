@@ -1,5 +1,5 @@
 // Models on disk: a Hugging Face GPT-2 directory (config.json, model.safetensors, tokenizer files), a checkpoint, which
-// is such a directory with optimizer.safetensors and trainer_state.json, or an llm.c model file.
+// is such a directory with optimizer.safetensors and trainer_state.json, an llm.c model file, or a GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include "io/text/tokenizer.h"
 
 // `path` is a checkpoint or Hugging Face directory, a run's OUT (its newest checkpoint), a model.safetensors
-// with config.json beside it, or an llm.c .bin. Throws InputError for missing tensors, wrong shapes, and settings with
-// which GPT2LMHeadModel would compute something else than this program (another activation, untied embeddings, another
-// layer_norm_epsilon, …).
+// with config.json beside it, an llm.c .bin or a .gguf. Throws InputError for missing tensors, wrong shapes, and
+// settings with which GPT2LMHeadModel would compute something else than this program (another activation, untied
+// embeddings, another layer_norm_epsilon, …).
 GPT2Config read_model_config(const std::string& path);
 void read_model(const std::string& path, const GPT2Config& config, float* parameters);
 // The first tensor that has NaN or infinite values, and how many: "tensor transformer.h.1.mlp.c_fc.weight: 1 NaN
@@ -23,14 +23,14 @@ void read_model(const std::string& path, const GPT2Config& config, float* parame
 std::string nonfinite_values(const GPT2Config& config, const float* parameters);
 // read_model, for a model that will be run. Throws CheckFailed naming the tensor if not all values are finite.
 void read_finite_model(const std::string& path, const GPT2Config& config, float* parameters);
-// The model's tokenizer: the one in its directory; for an llm.c file GPT-2's if V is 50257, bytes if V is 256. Null if
-// it is not known.
+// The model's tokenizer: the one in its directory or GGUF file; for an llm.c file GPT-2's if V is 50257, bytes if V is
+// 256. Null if it is not known.
 std::shared_ptr<const Tokenizer> read_model_tokenizer(const std::string& path, const TokenizerSettings& settings = {});
 // The tokenizer that `spec` names (as in load_tokenizer). If `spec` is "", the model's own, or "none" if the model has
 // none. Its size need not be config.vocab: a model may have more ids than the tokenizer (nanoGPT has 50304), or fewer.
 std::shared_ptr<const Tokenizer> tokenizer_for_model(const std::string& spec, const std::string& path,
                                                      const TokenizerSettings& settings = {});
-// The directory or llm.c file that `path`, as above, refers to.
+// The directory or file that `path`, as above, refers to.
 std::string find_model(const std::string& path);
 
 // Writes config.json, model.safetensors (HF names and layout, fp32, wte without padding rows) and the

@@ -7,6 +7,7 @@
 #include "io/file/checksum.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "io/file/gguf_file.h"
 #include "device/platform.h"
 #include "io/file/utf8.h"
 #include "io/text/pre_tokenizer.h"
@@ -41,6 +42,7 @@ public:
     int64_t vocab() const override { return 256; }
     int32_t end_of_text() const override { return -1; }
     const std::string& name() const override { return name_; }
+    const Vocabulary* vocabulary() const override { return &vocabulary_; }
     std::vector<int32_t> encode(std::string_view text) const override {
         return {reinterpret_cast<const unsigned char*>(text.data()),
                 reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
@@ -103,6 +105,7 @@ public:
     const std::string& name() const override { return name_; }
     bool reads_utf8() const override { return true; }
     const AddedTokens& added() const override { return added_; }
+    const Vocabulary* vocabulary() const override { return &vocabulary_; }
 
     std::vector<int32_t> encode(std::string_view text) const override {
         std::string replaced;
@@ -171,6 +174,7 @@ Vocabulary read_vocabulary(const std::string& path) {
     }
     if (is_directory(path) || path.ends_with(".json")) return read_hugging_face_tokenizer(path);
     if (path.ends_with(".bin")) return read_llmc_tokenizer(path);
+    if (is_gguf(path)) return read_gguf_tokenizer(GgufFile(path, "gpt2"));
     return read_merges_file(path);
 }
 

@@ -10,6 +10,8 @@
 #include "io/file/file.h"
 #include "io/text/added_tokens.h"
 
+struct Vocabulary;
+
 class Tokenizer {
 public:
     virtual ~Tokenizer() = default;
@@ -26,6 +28,9 @@ public:
     virtual std::vector<int32_t> encode(std::string_view text) const = 0;
     // The bytes of one token. Throws InputError for an id outside the vocabulary.
     virtual std::string_view token(int32_t id) const = 0;
+
+    // The tokens and merges that it consists of; null for "none".
+    virtual const Vocabulary* vocabulary() const { return nullptr; }
 
     std::string decode(const std::vector<int32_t>& ids) const;
 
@@ -49,8 +54,8 @@ struct TokenizerSettings {
 };
 
 // `spec` is "byte", "none", "gpt2" (merges from data_directory/vocab.bpe, here or beside the program), or a file or
-// directory: a merges file (vocab.bpe, merges.txt), an llm.c tokenizer (.bin), a directory written by save_hugging_face
-// or by Hugging Face. Throws InputError.
+// directory: a merges file (vocab.bpe, merges.txt), an llm.c tokenizer (.bin), a GGUF model, a directory written by
+// save_hugging_face or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
 
 // Writes llm.c's tokenizer file (magic 20240328, version 2), which llm.c and load_tokenizer read.

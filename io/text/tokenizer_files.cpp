@@ -17,9 +17,11 @@ std::unordered_map<std::string_view, int32_t> index_tokens(const std::string& pa
                                                            const std::vector<std::string>& tokens,
                                                            const std::vector<AddedToken>& added) {
     std::unordered_map<std::string_view, int32_t> ids;
+    std::vector<bool> is_added(tokens.size());
+    for (const AddedToken& token : added) is_added[token.id] = true;
     for (size_t id = 0; id < tokens.size(); ++id) {
         const auto [first, is_new] = ids.emplace(tokens[id], static_cast<int32_t>(id));
-        if (!is_new && std::ranges::find(added, static_cast<int32_t>(id), &AddedToken::id) == added.end()) {
+        if (!is_new && !is_added[id]) {
             throw InputError(path + ": token " + std::to_string(id) + ": " + one_line(tokens[id]) +
                              " is already token " + std::to_string(first->second) + "; fetch the file again");
         }

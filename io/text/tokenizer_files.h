@@ -19,6 +19,15 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path);
 // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
 std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
 
+// The tokenizer in a GGUF file (tokenizer_gguf.cpp).
+class GgufFile;
+class GgufWriter;
+class Tokenizer;
+Vocabulary read_gguf_tokenizer(const GgufFile& file);
+// Adds the tokenizer of a model with `rows` ids, of which those beyond the tokenizer get placeholders. Throws
+// InputError if llama.cpp could not hold it; `path` is the file to name.
+void add_gguf_tokenizer(GgufWriter& writer, const std::string& path, const Tokenizer& tokenizer, int64_t rows);
+
 // Parts of the readers, which tokenizer_files.cpp and tokenizer_hugging_face.cpp share.
 inline constexpr char end_of_text_token[] = "<|endoftext|>";
 using MergeList = std::vector<std::pair<std::string, std::string>>;  // the bytes of left and right, in order of rank

@@ -283,12 +283,16 @@ std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabula
         files.push_back(write_file_atomically(directory + "/" + name, text));
     };
     const auto write_json = [&](const char* name, const ordered_json& value) { write(name, value.dump(2) + "\n"); };
-    const auto is_end = [&](size_t id) { return static_cast<int32_t>(id) == vocabulary.end_of_text; };
+    std::vector<AddedToken> listed = vocabulary.added;
+    if (const int32_t id = vocabulary.end_of_text; id >= 0 && !std::ranges::count(listed, id, &AddedToken::id))
+        listed.push_back({.id = id, .content = vocabulary.tokens[id], .special = true});
+    std::map<size_t, std::string> plain;  // the added tokens' texts, which are not byte symbols
+    for (const AddedToken& token : listed) plain[token.id] = token.content;
     const std::string end = vocabulary.end_of_text >= 0 ? vocabulary.tokens[vocabulary.end_of_text] : "";
     ordered_json vocab = ordered_json::object();
     for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
         const std::string& token = vocabulary.tokens[id];
-        vocab.get_ref<ordered_json::object_t&>().emplace_back(is_end(id) ? token : to_symbols(token), id);
+        vocab.get_ref<ordered_json::object_t&>().emplace_back(plain.contains(id) ? plain[id] : to_symbols(token), id);
     }
     std::string merge_lines = "#version: 0.2\n";
     ordered_json merges = ordered_json::array();
@@ -298,14 +302,14 @@ std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabula
     }
     const bool words = !vocabulary.merges.empty();  // single bytes need no cutting into words
     ordered_json added = ordered_json::array();
-    if (vocabulary.end_of_text >= 0) {
-        added.push_back({{"id", vocabulary.end_of_text},
-                         {"content", end},
-                         {"single_word", false},
-                         {"lstrip", false},
-                         {"rstrip", false},
-                         {"normalized", false},
-                         {"special", true}});
+    for (const AddedToken& token : listed) {
+        added.push_back({{"id", token.id},
+                         {"content", token.content},
+                         {"single_word", token.single_word},
+                         {"lstrip", token.lstrip},
+                         {"rstrip", token.rstrip},
+                         {"normalized", token.normalized},
+                         {"special", token.special}});
     }
     const ordered_json byte_level = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", words}};

@@ -21,6 +21,7 @@
 #include "dev/test/test_directory.h"
 #include "program/info.h"
 #include "io/model/hugging_face.h"
+#include "io/file/gguf_file.h"
 #include "io/file/json.h"
 #include "program/log.h"
 #include "io/model/safetensors.h"
@@ -169,6 +170,54 @@ TEST_F(HostileFiles, Tokenizers) {
     words.pop_back(), adds.pop_back();
     cost("added.json", cut + R"("added_tokens":[)" + adds + R"(],"model":{"merges":[],"vocab":{)" + words + "}}}",
          hugging_face);
+}
+
+TEST_F(HostileFiles, Gguf) {
+    const auto info = [](const std::string& path) {
+        std::ostringstream out;
+        print_info(path, out);
+    };
+    const auto number = [](auto n) { return std::string(reinterpret_cast<const char*>(&n), sizeof n); };
+    const auto text = [&](const std::string& s) { return number(uint64_t{s.size()}) + s; };
+    const auto file = [&](int64_t tensors, int64_t keys, const std::string& rest) {
+        return "GGUF" + number(uint32_t{3}) + number(tensors) + number(keys + 1) + text("general.architecture") +
+               number(uint32_t{8}) + text("gpt2") + rest;
+    };
+    const int64_t n = size / 32;
+    const auto key = [&](int64_t i) { return text(std::to_string(i)) + number(uint32_t{7}) + "\1"; };
+    std::string keys;
+    for (int64_t i = 0; i < n; i++) keys += key(i);
+    cost("keys.gguf", file(0, n, keys), info);
+    const auto tensor = [&](int64_t i) {
+        return text(std::to_string(i)) + number(uint32_t{1}) + number(int64_t{1}) + number(uint32_t{0}) +
+               number(32 * i);
+    };
+    std::string tensors;
+    for (int64_t i = 0; i < n; i++) tensors += tensor(i);
+    cost("tensors.gguf", file(n, 0, tensors), info);
+    cost("tensors with data.gguf", file(n, 0, tensors) + std::string(static_cast<size_t>(32 * n), '\0'), info);
+    cost("empty texts.gguf",
+         file(0, 1, text("a") + number(uint32_t{9}) + number(uint32_t{8}) + number(size / 8) + std::string(size, '\0')),
+         info);
+
+    // A tokenizer alone: tokens that are all normal, all the same, or all added.
+    const auto tokenizer = [&](int32_t type, const std::function<std::string(int64_t)>& token) {
+        const int64_t count = 1 << 16;
+        std::string tokens = text("tokenizer.ggml.tokens") + number(uint32_t{9}) + number(uint32_t{8}) + number(count),
+                    types =
+                        text("tokenizer.ggml.token_type") + number(uint32_t{9}) + number(uint32_t{5}) + number(count);
+        for (int64_t i = 0; i < count; i++) tokens += text(token(i)), types += number(type);
+        return file(0, 5,
+                    tokens + types + text("tokenizer.ggml.model") + number(uint32_t{8}) + text("gpt2") +
+                        text("tokenizer.ggml.pre") + number(uint32_t{8}) + text("gpt-2") +
+                        text("tokenizer.ggml.merges") + number(uint32_t{9}) + number(uint32_t{8}) +
+                        number(uint64_t{0}));
+    };
+    const auto read = [](const std::string& path) { read_gguf_tokenizer(GgufFile(path, "gpt2")); };
+    cost("tokens.gguf", tokenizer(1, [](int64_t i) { return std::to_string(i); }), read);
+    cost("same tokens.gguf", tokenizer(1, [](int64_t) { return "a"; }), read);
+    cost("added tokens.gguf", tokenizer(4, [](int64_t i) { return std::to_string(i); }), read);
+    cost("same added tokens.gguf", tokenizer(4, [](int64_t) { return "a"; }), read);
 }
 
 TEST_F(HostileFiles, Logs) {

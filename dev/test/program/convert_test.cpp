@@ -71,6 +71,30 @@ TEST_F(Convert, TokenizerComesAlong) {
     EXPECT_EQ(read_model_tokenizer(at("bytes.bin"))->name(), "byte");
 }
 
+TEST_F(Convert, GgufThereAndBackIsTheSameModel) {
+    const auto tokenizer = load_tokenizer("byte");
+    std::filesystem::create_directory(at("bytes"));
+    write_model_directory(at("bytes"), config, parameters.data(), tokenizer.get());
+    convert_model(at("bytes"), at("m.gguf"), false);
+    convert_model(at("m.gguf"), at("back"), false);
+    for (const std::string& name : listing(at("bytes")))
+        EXPECT_EQ(read_bytes(at("back/") + name), read_bytes(at("bytes/") + name)) << name;
+    convert_model(at("m.gguf"), at("m.bin"), false);
+    EXPECT_EQ(read_llmc_model_version(at("m.bin")), 3);
+    convert_model(at("bytes"), at("h.gguf"), false, "f16");
+    expect_info(at("h.gguf"), {"a GPT-2 model in GGUF, f16", "tokenizer byte, 256 tokens, end of text none",
+                               "layers 2, heads 2, channels 12, context 8, vocabulary 300 (padded to 384)", "fcprojw"});
+
+    expect_refused([&] { convert_model(at("bytes"), at("m.gguf"), false); }, {at("m.gguf"), "exists already"});
+    expect_refused([&] { convert_model(at("bytes"), at("n.gguf"), true); }, {at("n.gguf"), "--bf16", "--type bf16"});
+    expect_refused([&] { convert_model(at("bytes"), at("n.gguf"), false, "q4"); }, {"--type", "q4", "choose f32"});
+    expect_refused([&] { convert_model(at("bytes"), at("n.gguf"), false, "q8_0"); }, {at("n.gguf"), "blocks of 32"});
+    expect_refused([&] { convert_model(at("bytes"), at("n.bin"), false, "f16"); }, {at("n.bin"), "--type"});
+    expect_refused([&] { convert_model(at("bytes"), at("n"), false, "f16"); }, {at("n"), "--type"});
+    expect_refused([&] { convert_model(at("hf"), at("n.gguf"), false); }, {at("n.gguf"), "needs a tokenizer"});
+    EXPECT_EQ(listing(root), (std::vector<std::string>{"back", "bytes", "h.gguf", "hf", "m.bin", "m.gguf"}));
+}
+
 TEST_F(Convert, OverwritesNothing) {
     for (const char* name : {"taken.bin", "taken"}) {
         write_bytes(at(name), "mine");
