@@ -247,14 +247,18 @@ int64_t bytes_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
 void run_eval(const Options& options) {
     const Loaded loaded = load(options, options.batch, options.seq);
     const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
+    if (options.stride > seq)
+        throw InputError("--stride: " + std::to_string(options.stride) + " is more than the window of " +
+                         std::to_string(seq) + " tokens, so some tokens would be left out; give at most " +
+                         std::to_string(seq));
     const TemporaryDirectory cache;
     const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path, loaded.model->config.vocab);
     print_notes(data.notes);
     print_special_tokens(data, *loaded.tokenizer);
-    const WindowReader reader(data, seq);
+    const WindowReader reader(data, seq, options.stride);
     const int64_t windows = reader.windows();
     int64_t predictions = 0, bytes = 0;
-    for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w);
+    for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w) - reader.repeated(w);
     Evaluation result;
     {
         EvaluationProgress progress(predictions);

@@ -43,6 +43,7 @@ struct Options {
     double top_p = 0, min_p = 0, repetition_penalty = 0;  // 1, 0, 1: off
     std::vector<std::string> stop;
     bool ignore_end = false;
+    int64_t stride = 0;  // 0: --seq
 
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;

@@ -112,7 +112,11 @@ inline const std::vector<OptionRow> rows = {
      "tokenize the names of special tokens, such as <|endoftext|>, as ordinary text"},
     {"batch", eval, &O::batch, "4", "N", "batch size: sequences per forward pass", 1, 65536},
     {"seq", eval, &O::seq, "0", "TOKENS",
-     "sequence length: the data are read in windows of this size, without overlap (0: the model's context)", 0, 1e6},
+     "sequence length: the data are read in windows of this size (0: the model's context)", 0, 1e6},
+    {"stride", eval, &O::stride, "0", "TOKENS",
+     "distance of the windows; below --seq they overlap, and each token counts once, in the first window that predicts "
+     "it (0: --seq, no overlap)",
+     0, 1e6},
     {"Model"},
     {"from", generate | eval, &O::from, "out/tiny", "PATH",
      "the model: a run, checkpoint or Hugging Face directory, or an llm.c .bin file"},
