@@ -159,6 +159,13 @@ public:
         to_host(dev, losses, statistics(acts.losses), B * T);
     }
 
+    void token_logits(float* logits, int64_t n) override {
+        scalar* const row = activations.get() + acts.logits.offset;
+        classifier_logits(dev, row, activations.get() + acts.lnf.offset + n * config.channels,
+                          parameters.get() + table.wte.offset, 1, config.channels, config.vocab);
+        to_host(dev, logits, row, config.vocab);
+    }
+
     void append(float* logits, const int32_t* x, int64_t B, int64_t T) override {
         if (B > cache.sequences || appended() + T > cache.positions)
             throw std::logic_error("append: more sequences or tokens than the cache has room for");

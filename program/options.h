@@ -45,6 +45,10 @@ struct Options {
     bool ignore_end = false;
     int64_t stride = 0;  // 0: --seq
 
+    // train, eval
+    std::string choices;  // "": none
+    int64_t limit = 0;    // 0: all
+
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;
     bool bf16 = false, verify = false;
