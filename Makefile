@@ -46,7 +46,7 @@ LAYERS   := $(call objects_of,layers device/cpu device/cpu/gemm)
 PROGRAM  := $(call objects_of,program)
 OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 # The files of the program that tests use. The rest needs a device.
-RUN      := $(patsubst %,$(B)/program/%.o,convert info log options report report_chart run_directory)
+RUN      := $(patsubst %,$(B)/program/%.o,choices convert info log options report report_chart run_directory)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # first, so that all cores end together
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))

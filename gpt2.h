@@ -149,13 +149,22 @@ public:
 
     double loss() override { return to_host(dev, status.get()).loss; }
 
-    double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
-        const auto [inputs, targets] = batch_for(dev, x, y, B * T);
-        forward(inputs, B, T);
-        wide* const losses = statistics(acts.losses);
-        classifier_forward(dev, losses, activations.get() + acts.lnf.offset, parameters.get() + table.wte.offset,
-                           targets, B * T, config.channels, config.vocab);
-        return sum(dev, losses, B * T);
+    // The sum of the B*T losses, without gradients.
+    double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) {
+        compute_losses(x, y, B, T);
+        return sum(dev, statistics(acts.losses), B * T);
+    }
+
+    void token_losses(float* losses, const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
+        compute_losses(x, y, B, T);
+        to_host(dev, losses, statistics(acts.losses), B * T);
+    }
+
+    void token_logits(float* logits, int64_t n) override {
+        scalar* const row = activations.get() + acts.logits.offset;
+        classifier_logits(dev, row, activations.get() + acts.lnf.offset + n * config.channels,
+                          parameters.get() + table.wte.offset, 1, config.channels, config.vocab);
+        to_host(dev, logits, row, config.vocab);
     }
 
     void append(float* logits, const int32_t* x, int64_t B, int64_t T) override {
@@ -235,6 +244,14 @@ public:
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
+    // x, y (B,T) to losses (B,T), without gradients.
+    void compute_losses(const int32_t* x, const int32_t* y, int64_t B, int64_t T) {
+        const auto [inputs, targets] = batch_for(dev, x, y, B * T);
+        forward(inputs, B, T);
+        classifier_forward(dev, statistics(acts.losses), activations.get() + acts.lnf.offset,
+                           parameters.get() + table.wte.offset, targets, B * T, config.channels, config.vocab);
+    }
+
     // tokens (B,T) of the sequences from `first` on, at the positions after `past` others, to the last block's output.
     void append_forward(const int32_t* tokens, int64_t first, int64_t B, int64_t past, int64_t T) {
         const int64_t C = config.channels, offset = first * cache.positions * C;

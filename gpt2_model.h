@@ -46,8 +46,11 @@ struct Model {
     virtual void prefetch(const int32_t*, const int32_t*, int64_t, int64_t) {}
     // The loss of the batches since the last update.
     virtual double loss() = 0;
-    // The sum of the B*T losses in nats, without gradients.
-    virtual double evaluate(const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
+    // losses (B,T) in nats, without gradients. Of a few long sequences or of many short ones: any T up to the planned
+    // one, and at most the planned B*T tokens.
+    virtual void token_losses(float* losses, const int32_t* x, const int32_t* y, int64_t B, int64_t T) = 0;
+    // The logits (V) of prediction n, 0 … B*T - 1, of the last token_losses. Needs a cache of one sequence.
+    virtual void token_logits(float* logits, int64_t n) = 0;
 
     // Generation. Appends x (B,T) to the first B sequences and writes the logits (B,V) of the tokens that follow. The
     // keys and values of earlier tokens are kept, so only the new ones are computed. A sequence's bits do not depend on

@@ -13,6 +13,7 @@
 #include <numbers>
 #include <span>
 
+#include "program/choices.h"
 #include "program/device_model.h"
 #include "program/evaluation.h"
 #include "io/model/checkpoint.h"
@@ -246,19 +247,19 @@ int64_t bytes_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
     return bytes;
 }
 
-}  // namespace
-
-void run_eval(const Options& options) {
-    const Loaded loaded = load(options, options.batch, options.seq);
-    const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
+void eval_loss(const Options& options, const Loaded& loaded, int64_t seq) {
+    if (options.stride > seq)
+        throw InputError("--stride: " + std::to_string(options.stride) + " is more than the window of " +
+                         std::to_string(seq) + " tokens, so some tokens would be left out; give at most " +
+                         std::to_string(seq));
     const TemporaryDirectory cache;
     const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path, loaded.model->config.vocab);
     print_notes(data.notes);
     print_special_tokens(data, *loaded.tokenizer);
-    const WindowReader reader(data, seq);
+    const WindowReader reader(data, seq, options.stride);
     const int64_t windows = reader.windows();
     int64_t predictions = 0, bytes = 0;
-    for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w);
+    for (int64_t w = 0; w < windows; ++w) predictions += reader.length(w) - reader.repeated(w);
     Evaluation result;
     {
         EvaluationProgress progress(predictions);
@@ -271,6 +272,27 @@ void run_eval(const Options& options) {
     std::printf("loss %.6f nats per token, perplexity %.4f", result.loss(), std::exp(result.loss()));
     if (bytes > 0) std::printf(", %.6f bits per byte", result.nats / std::numbers::ln2 / static_cast<double>(bytes));
     std::printf("\n");
+}
+
+void eval_choices(const Options& options, const Loaded& loaded, int64_t seq) {
+    const ExampleSet set = read_examples(options.choices, *loaded.tokenizer, loaded.model->config.vocab, options.limit);
+    if (const std::string note = long_examples_note(set, seq); !note.empty()) print_notes({note});
+    ChoicesResult result;
+    {
+        EvaluationProgress progress(tokens_to_evaluate(set, seq));
+        result =
+            evaluate_choices(*loaded.model, set, options.batch, seq, [&](int64_t tokens) { progress.show(tokens); });
+    }
+    std::printf("%s\n", result.text().c_str());
+}
+
+}  // namespace
+
+void run_eval(const Options& options) {
+    const Loaded loaded = load(options, options.batch, options.seq);
+    const int64_t seq = options.seq > 0 ? options.seq : loaded.model->config.context;
+    if (!options.data.empty()) eval_loss(options, loaded, seq);
+    if (!options.choices.empty()) eval_choices(options, loaded, seq);
 }
 
 void run_tokenize(const Options& options) {

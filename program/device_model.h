@@ -14,10 +14,12 @@
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy);
 
-// The room for keys and values that the command needs. A sample begins with a few tokens.
+// The room for keys, values and logits that the command needs. A sample begins with a few tokens; --choices needs the
+// logits of one token.
 inline CacheSize cache_size(const Options& options, const GPT2Config& config) {
     if (options.command == "generate") return {options.samples, config.context};
-    if (options.command != "train" || options.sample_every == 0 || options.sample_tokens == 0) return {};
+    if (options.command != "train" || options.sample_every == 0 || options.sample_tokens == 0)
+        return options.choices.empty() ? CacheSize{} : CacheSize{1, 1};
     return {1, std::min(config.context, options.sample_tokens + 16)};
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,26 +20,38 @@ struct Evaluation {
 };
 
 // Evaluates the given windows in batches of `batch` windows of equal length. `between` is called before each batch with
-// the sums so far and the batch's targets. Throws CheckFailed if the loss is NaN or infinite.
+// the sums so far and the targets that the batch scores. Throws CheckFailed if the loss is NaN or infinite.
 inline Evaluation evaluate_windows(Model& model, const WindowReader& reader, const std::vector<int64_t>& windows,
                                    int64_t batch, int64_t seq,
                                    const std::function<void(const Evaluation&, std::span<const int32_t>)>& between) {
-    std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size());
+    std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size()), scored;
+    std::vector<float> losses(x.size());
     Evaluation total;
     for (size_t i = 0; i < windows.size();) {
         const int64_t length = reader.length(windows[i]);
         int64_t rows = 0;
         for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
             reader.read(windows[i], x.data() + rows * length, y.data() + rows * length);
-        between(total, {y.data(), static_cast<size_t>(rows * length)});
-        const double sum = model.evaluate(x.data(), y.data(), rows, length);
+        // Calls use(first, count) for the predictions of each row that are scored.
+        const auto each_row = [&](const auto& use) {
+            for (int64_t row = 0; row < rows; ++row) {
+                const int64_t repeated = reader.repeated(windows[i - rows + row]);
+                use(row * length + repeated, length - repeated);
+            }
+        };
+        scored.clear();
+        each_row([&](int64_t first, int64_t n) { scored.insert(scored.end(), &y[first], &y[first] + n); });
+        between(total, scored);
+        model.token_losses(losses.data(), x.data(), y.data(), rows, length);
+        double sum = 0;
+        each_row([&](int64_t first, int64_t n) { sum = std::accumulate(&losses[first], &losses[first] + n, sum); });
         if (!std::isfinite(sum))
             throw CheckFailed("the loss of sequences " + std::to_string(windows[i - rows] + 1) + " to " +
                               std::to_string(windows[i - 1] + 1) + " of " + std::to_string(reader.windows()) +
                               " is NaN or infinite, although the weights are finite: the forward pass overflows; use "
                               "another checkpoint");
         total.nats += sum;
-        total.predictions += rows * length;
+        total.predictions += std::ssize(scored);
     }
     return total;
 }

@@ -262,7 +262,10 @@ void Options::fill_defaults() {
 // Refuses options that contradict each other, as far as this can be checked without reading a file.
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
-    refuse_if(command == "eval" && data.empty(), "--data: missing; give a text file or token shards to evaluate on");
+    refuse_if(command == "eval" && data.empty() && choices.empty(),
+              "--data: missing; give a text file or token shards to evaluate on, or examples with --choices");
+    refuse_if(command == "eval" && data.empty() && given("stride"), "--stride: is for --data; leave it out");
+    refuse_if(choices.empty() && given("limit"), "--limit: is for --choices; leave it out");
     refuse_if(command == "tokenize" && !out_path.ends_with(".bin"),
               "OUT.bin: " + out_path + " does not end in .bin; give a name that does");
     refuse_if(command == "tokenize" && tokenizer == "none",

@@ -44,6 +44,11 @@ struct Options {
     std::vector<std::string> stop;
     bool ignore_end = false, interactive = false;
     std::string weights;  // fp32, bf16, int8
+    int64_t stride = 0;   // 0: --seq
+
+    // train, eval
+    std::string choices;  // "": none
+    int64_t limit = 0;    // 0: all
 
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;

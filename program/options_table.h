@@ -36,7 +36,7 @@ struct Command {
 inline constexpr Command commands[] = {
     {"train", train, "Train GPT-2 on text or token shards. This is the default command."},
     {"generate", generate, "Generate text with a trained model."},
-    {"eval", eval, "Print a model's loss, perplexity and bits per byte over a text or token shards."},
+    {"eval", eval, "Print a model's loss, perplexity and bits per byte over a text, or its multiple-choice accuracy."},
     {"convert", convert, "Convert a model between Hugging Face, llm.c (.bin) and llama.cpp (.gguf)."},
     {"tokenize", tokenize, "Tokenize a text file into a token shard, in llm.c's format."},
     {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
@@ -104,7 +104,8 @@ inline const std::vector<OptionRow> rows = {
     {"data", train, &O::data, "data/tinyshakespeare.txt", "PATH",
      "training data: a text file, plain or .gz, or llm.c token shards: 'shards/*_train_*.bin', in quotes"},
     {"data", eval, &O::data, "", "PATH",
-     "data to evaluate on (required): a text file, or llm.c token shards: 'shards/*_val_*.bin', in quotes"},
+     "data to evaluate on (required without --choices): a text file, or llm.c token shards: 'shards/*_val_*.bin', in "
+     "quotes"},
     {"val", train | optional, &O::val, "(the last tenth of --data)", "PATH",
      "validation data, a text file or token shards"},
     {"tokenizer", train | tokenize | generate | eval | fixed, &O::tokenizer,
@@ -115,7 +116,11 @@ inline const std::vector<OptionRow> rows = {
      "tokenize the names of special tokens, such as <|endoftext|>, as ordinary text"},
     {"batch", eval, &O::batch, "4", "N", "batch size: sequences per forward pass", 1, 65536},
     {"seq", eval, &O::seq, "0", "TOKENS",
-     "sequence length: the data are read in windows of this size, without overlap (0: the model's context)", 0, 1e6},
+     "sequence length: the data are read in windows of this size (0: the model's context)", 0, 1e6},
+    {"stride", eval, &O::stride, "0", "TOKENS",
+     "distance of the windows; below --seq they overlap, and each token counts once, in the first window that predicts "
+     "it (0: --seq, no overlap)",
+     0, 1e6},
     {"Model"},
     {"from", generate | eval, &O::from, "out/tiny", "PATH",
      "the model: a run, checkpoint or Hugging Face directory, or an llm.c .bin or .gguf file"},
@@ -162,6 +167,10 @@ inline const std::vector<OptionRow> rows = {
      "compute the validation loss every this many steps, and at the end (0: never)", 0, 1e12},
     {"eval-batches", train, &O::eval_batches, "20", "N",
      "number of batches for a validation loss; ten times as many at the end", 1, 1e12},
+    {"choices", train | eval | optional, &O::choices, "", "FILE",
+     "multiple-choice examples: print how many the model answers correctly, in training with each validation; "
+     "HellaSwag or LAMBADA as JSON lines, or llm.c's .bin (HellaSwag, MMLU)"},
+    {"limit", train | eval, &O::limit, "0", "N", "use only the first N examples of --choices (0: all)", 0, 1e12},
     {"sample-every", train, &O::sample_every, "1000", "STEPS",
      "print generated text every this many steps, and at the end (0: never)", 0, 1e12},
     {"sample-tokens", train, &O::sample_tokens, "256", "TOKENS", "number of tokens in that text (0: no text)", 0, 1e6},

@@ -79,19 +79,24 @@ private:
 // The progress line of an evaluation, on standard error: on a terminal from the start, otherwise every 10 s.
 class EvaluationProgress {
 public:
-    explicit EvaluationProgress(int64_t predictions) : all_(predictions), live_(isatty(STDERR_FILENO)) {}
+    explicit EvaluationProgress(int64_t tokens) : all_(tokens), live_(isatty(STDERR_FILENO)) {}
     ~EvaluationProgress() {
         if (shown_ && live_) std::fprintf(stderr, "\r\033[K");
     }
     EvaluationProgress(const EvaluationProgress&) = delete;
 
     void show(const Evaluation& so_far) {
+        char loss[32];
+        std::snprintf(loss, sizeof loss, "  loss %.4f", so_far.loss());
+        show(so_far.predictions, loss);
+    }
+    void show(int64_t tokens, const char* result = "") {
         const double now = seconds_now();
-        if (so_far.predictions == 0 || now - last_ < (live_ ? 0.1 : 10.0)) return;
+        if (tokens == 0 || now - last_ < (live_ ? 0.1 : 10.0)) return;
         last_ = now, shown_ = true;
-        const double done = static_cast<double>(so_far.predictions), speed = done / (now - start_);
-        std::fprintf(stderr, "%s%.0f %%  loss %.4f  %.0f tokens/s  %s left%s", live_ ? "\r\033[K" : "",
-                     100 * done / static_cast<double>(all_), so_far.loss(), speed,
+        const double done = static_cast<double>(tokens), speed = done / (now - start_);
+        std::fprintf(stderr, "%s%.0f %%%s  %.0f tokens/s  %s left%s", live_ ? "\r\033[K" : "",
+                     100 * done / static_cast<double>(all_), result, speed,
                      duration((static_cast<double>(all_) - done) / speed).c_str(), live_ ? "" : "\n");
     }
 

@@ -58,8 +58,14 @@ std::string draw_charts(const Report& report) {
     rate.series = {take(log, "train", &LogEntry::lr, {"last", "other"})};
     Chart norm{.title = "Gradient norm", .from_zero = true};
     norm.series = with_trend(take(log, "train", &LogEntry::grad_norm, {"last", "train"}));
-    return draw_chart(loss) + "<div class=\"row\">\n" + draw_chart(speed) + draw_chart(rate) + draw_chart(norm) +
-           "</div>\n";
+    std::string html = draw_chart(loss);
+    Series answers{"validation", "val", Style::points};
+    for (const LogEntry& entry : log)
+        if (entry.choices_accuracy)
+            answers.x.push_back(static_cast<double>(entry.step)), answers.y.push_back(*entry.choices_accuracy);
+    if (!answers.x.empty())
+        html += draw_chart({.title = "Accuracy of --choices", .from_zero = true, .series = {answers}});
+    return html + "<div class=\"row\">\n" + draw_chart(speed) + draw_chart(rate) + draw_chart(norm) + "</div>\n";
 }
 
 // A notice for a diverged run, which must not look like one that merely ended early.

@@ -10,6 +10,7 @@
 #include "gpt2_init.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "program/choices.h"
 #include "program/evaluation.h"
 #include "program/exit_status.h"
 #include "program/profile_table.h"
@@ -41,6 +42,10 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
     for (const Dataset* part : {&data.train, &data.val})
         for (const std::string& note : part->notes) warn(note);
     check_data();
+    if (!options.choices.empty()) {
+        choices = read_examples(options.choices, *tokenizer, config.vocab, options.limit);
+        if (const std::string note = long_examples_note(*choices, options.seq); !note.empty()) warn(note);
+    }
     batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
     val.emplace(data.val, options.seq);
     model = make_model(options, config, options.batch, options.seq, policy);
@@ -269,11 +274,18 @@ void TrainingRun::evaluate() {
     const double loss = evaluate_windows(*model, *val, spread(val->windows(), windows), options.batch, options.seq,
                                          [&](const Evaluation&, std::span<const int32_t>) { pause(); })
                             .loss();
+    LogEntry entry{.step = state.step, .split = "val", .loss = loss};
+    if (choices)
+        entry.choices_accuracy =
+            evaluate_choices(*model, *choices, options.batch, options.seq, [&](int64_t) { pause(); }).accuracy();
     if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
-    add_to_log({.step = state.step, .split = "val", .loss = loss, .seconds = seconds_now() - started});
+    entry.seconds = seconds_now() - started;
+    add_to_log(entry);
     state.evaluated = state.step;
     saved = false;
-    std::printf("step %" PRId64 ": validation loss %.4f\n", state.step, loss);
+    std::printf("step %" PRId64 ": validation loss %.4f", state.step, loss);
+    if (choices) std::printf(", accuracy %.4f", *entry.choices_accuracy);
+    std::printf("\n");
     std::fflush(stdout);
     report();
 }

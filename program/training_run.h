@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/data/batch_sampler.h"
+#include "io/data/choices.h"
 #include "io/model/checkpoint.h"
 #include "program/batches.h"
 #include "program/device_model.h"
@@ -90,6 +91,7 @@ private:
     Datasets data;
     std::optional<Batches> batches;
     std::optional<WindowReader> val;
+    std::optional<ExampleSet> choices;  // of --choices
     std::optional<Log> log;
     LogHistory history;
     std::optional<SampleLog> samples;

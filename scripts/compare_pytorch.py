@@ -5,7 +5,8 @@
     ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
     a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss, also where the model has
     more rows than its tokenizer has tokens, and where it has no tokenizer and is trained on ids that are no text;
-    tokens that were added to a tokenizer come out of ./train_gpt2 with their ids.
+    tokens that were added to a tokenizer come out of ./train_gpt2 with their ids;
+    eval's answers to multiple-choice examples and its loss in overlapping windows are transformers'.
 
 Exit status: 0 if all passed, 1 if a check failed.
 """
@@ -373,6 +374,134 @@ def check_ids(checks, directory, train_gpt2, random):
     check_loss(checks, "ids after training", printed, trained, ids, context)
 
 
+# ---- (f) multiple choice and overlapping windows ---------------------------------------------------------------------
+
+
+def losses_of(model, tokens):
+    """The loss of each token but the first."""
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens[:-1]]), use_cache=False).logits[0]
+    return F.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="none"), logits.argmax(-1)
+
+
+def score(model, context, ending, seq):
+    """The sum and the mean of an ending's losses, and whether it is the greedy prediction, after at most seq tokens."""
+    tokens = (context + ending)[-seq - 1 :]
+    count = min(len(ending), len(tokens) - 1)
+    losses, likeliest = losses_of(model, tokens)
+    sum = losses[-count:].sum().item()
+    return sum, sum / count, likeliest[-count:].tolist() == tokens[-count:]
+
+
+def strided_loss(model, ids, seq, stride):
+    """As in Hugging Face's guide to perplexity: only the tokens that no earlier window had count."""
+    total, scored = 0.0, 1
+    for begin in range(0, len(ids) - 1, stride):
+        losses, _ = losses_of(model, ids[begin : begin + seq + 1])
+        total += losses[scored - begin - 1 :].sum().item()
+        scored = begin + 1 + len(losses)
+        if scored == len(ids):
+            return total / (len(ids) - 1)
+
+
+def write_llmc_examples(path, examples):
+    """As llm.c's data_common.write_evalfile. An example is its context, its endings and its label."""
+    streams = []
+    for i, (context, endings, label) in enumerate(examples):
+        stream = [65535, 0, i, label, len(endings), len(context), *context]
+        for ending in endings:
+            stream += [len(ending), *ending]
+        stream[1] = 2 * len(stream)
+        streams.append(stream)
+    header = np.zeros(256, "<i4")
+    header[:4] = 20240522, 1, len(streams), max(stream[1] for stream in streams)
+    with open(path, "wb") as f:
+        f.write(header.tobytes() + b"".join(np.array(stream, "<u2").tobytes() for stream in streams))
+
+
+def write_lines(path, lines):
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def check_hellaswag(checks, directory, command, model, encode, words, random, seq):
+    """Labels that are transformers' own answers: eval must find all of them, by the sum and by the mean."""
+    some = lambda most: " ".join(words[i] for i in random.randint(0, len(words), random.randint(1, most)))
+    texts = [(some(40), [some(8) for _ in range(4)]) for _ in range(24)]
+    examples = [(encode(ctx), [encode(" " + ending) for ending in endings]) for ctx, endings in texts]
+    scores = [[score(model, context, ending, seq) for ending in endings] for context, endings in examples]
+    answers = {name: [int(np.argmin([s[i] for s in row])) for row in scores] for i, name in enumerate(("sum", "mean"))}
+    checks.check("the two rules differ on some examples", answers["sum"] != answers["mean"], answers)
+    for name, labels in answers.items():
+        path = os.path.join(directory, f"by_{name}")
+        lines = [{"ind": i, "ctx": t[0], "endings": t[1], "label": labels[i]} for i, t in enumerate(texts)]
+        write_lines(path + ".jsonl", lines)
+        write_llmc_examples(path + ".bin", [(*example, label) for example, label in zip(examples, labels)])
+        right = {rule: np.mean([a == b for a, b in zip(labels, theirs)]) for rule, theirs in answers.items()}
+        for file in (path + ".jsonl", path + ".bin"):
+            title = f"{os.path.basename(file)} of 24 examples"
+            printed = checks.run(f"eval --choices, {title}", [*command, "--choices", file])
+            found = re.search(r"summed log-likelihood (\S+) .*mean log-likelihood (\S+) ", printed or "")
+            expected = (f"{right['sum']:.4f}", f"{right['mean']:.4f}")
+            checks.check(f"every answer is transformers', {title}", found and found.groups() == expected, printed)
+
+
+def check_lambada(checks, directory, command, model, encoding, words, random, seq):
+    """Last words, every second one of which is the model's own."""
+    lines, scores = [], []
+    while len(lines) < 24:
+        text = " ".join(words[i] for i in random.randint(0, len(words), random.randint(2, 40)))
+        context, word = encoding.encode(text), " " + words[random.randint(len(words))]
+        if len(lines) % 2 == 0:
+            _, likeliest = losses_of(model, (context + [0])[-seq - 1 :])
+            word = encoding.decode([likeliest[-1].item()])
+            if not re.fullmatch(" [A-Za-z]+", word):
+                continue
+        lines.append({"text": text + word})
+        scores.append(score(model, context, encoding.encode(word), seq))
+    path = os.path.join(directory, "lambada.jsonl")
+    write_lines(path, lines)
+    printed = checks.run("eval --choices, 24 last words", [*command, "--choices", path])
+    found = re.search(r"last word: accuracy (\S+) .* perplexity (\S+) ", printed or "")
+    accuracy, perplexity = np.mean([s[2] for s in scores]), np.exp(np.mean([s[0] for s in scores]))
+    ok = found and found[1] == f"{accuracy:.4f}" and abs(float(found[2]) / perplexity - 1) <= 1e-5
+    checks.check("every last word is transformers'", ok, f"{printed}, {accuracy} and {perplexity} in transformers")
+    checks.check("some last words are greedy", 0.4 < accuracy < 0.9, accuracy)
+
+
+def check_choices(checks, directory, train_gpt2, random):
+    """Evaluates a random model with GPT-2's tokens; some examples are longer than what it sees."""
+    merges = os.path.join(ROOT, "data/vocab.bpe")
+    if not os.path.isfile(merges):
+        return  # check_checkpoints reports it
+    encoding, seq = gpt2_encoding(merges), 32
+    torch.manual_seed(1)
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=seq)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:  # biases would make one token the likeliest everywhere
+            torch.nn.init.normal_(parameter, std=0.5)
+    source = os.path.join(directory, "choices")
+    model.save_pretrained(source)
+    model.double()
+    text = tiny_text(random)
+    words = sorted(set(re.findall("[a-z]+", text)))
+    command = [train_gpt2, "eval", "--from", source, "--tokenizer", "gpt2"]
+    check_hellaswag(checks, directory, command, model, encoding.encode, words, random, seq)
+    check_lambada(checks, directory, command, model, encoding, words, random, seq)
+
+    data = os.path.join(directory, "strided.txt")
+    with open(data, "w", encoding="utf-8", newline="") as f:
+        f.write(text[:1000])
+    for seq, stride in (32, 12), (20, 19):
+        options = ["--data", data, "--seq", str(seq), "--stride", str(stride)]
+        printed = checks.run(f"eval --seq {seq} --stride {stride}", [*command, *options])
+        found = re.search(r"^loss (\d+\.\d+)", printed or "", re.MULTILINE)
+        expected = strided_loss(model, encoding.encode(text[:1000]), seq, stride)
+        ok = found and abs(float(found[1]) - expected) <= 1e-5 * expected
+        checks.check(f"the loss is transformers', stride {stride}", ok, f"{printed}, {expected} in transformers")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default=ROOT, metavar="DIR", help="where train_gpt2 and test_gpt2 are")
@@ -391,6 +520,7 @@ def main():
         check_llmc(checks, directory, test_gpt2)
         check_checkpoints(checks, directory, train_gpt2, random)
         check_ids(checks, directory, train_gpt2, random)
+        check_choices(checks, directory, train_gpt2, random)
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(1 if checks.failed else 0)
 

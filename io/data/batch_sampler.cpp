@@ -156,10 +156,12 @@ void BatchSampler::seek(int64_t position) {
     s.drawn = left;
 }
 
-WindowReader::WindowReader(const Dataset& dataset, int64_t seq) : shards_(dataset.shards), first_window_{0}, seq_(seq) {
+WindowReader::WindowReader(const Dataset& dataset, int64_t seq, int64_t stride)
+    : shards_(dataset.shards), first_window_{0}, seq_(seq), stride_(stride > 0 ? stride : seq) {
     for (const Shard& shard : shards_) {
         const int64_t predictions = std::max<int64_t>(shard.size() - 1, 0);
-        first_window_.push_back(windows() + (predictions + seq - 1) / seq);
+        const int64_t beyond_first = std::max<int64_t>(predictions - seq_, 0);
+        first_window_.push_back(windows() + (predictions > 0) + (beyond_first + stride_ - 1) / stride_);
     }
     if (windows() > 0) return;
     const std::string found = std::to_string(dataset.tokens());
@@ -173,10 +175,14 @@ int64_t WindowReader::shard_of(int64_t window) const {
 
 int64_t WindowReader::length(int64_t window) const {
     const int64_t shard = shard_of(window);
-    return std::min(seq_, shards_[shard].size() - 1 - (window - first_window_[shard]) * seq_);
+    return std::min(seq_, shards_[shard].size() - 1 - (window - first_window_[shard]) * stride_);
+}
+
+int64_t WindowReader::repeated(int64_t window) const {
+    return window > first_window_[shard_of(window)] ? seq_ - stride_ : 0;
 }
 
 void WindowReader::read(int64_t window, int32_t* x, int32_t* y) const {
     const int64_t shard = shard_of(window);
-    copy_row(shards_[shard].tokens() + (window - first_window_[shard]) * seq_, length(window), x, y);
+    copy_row(shards_[shard].tokens() + (window - first_window_[shard]) * stride_, length(window), x, y);
 }

@@ -27,19 +27,21 @@ private:
     std::shared_ptr<State> state_;
 };
 
-// Reads a stream in order, in windows of `seq` predictions that do not overlap; the last window of a shard is shorter.
-// So every token except the first of a shard is predicted exactly once.
+// Reads a stream in order, in windows of `seq` predictions, each of which begins `stride` tokens after the one before;
+// the last window of a shard may be shorter. Only the predictions that no earlier window had are scored, so every token
+// except the first of a shard is scored exactly once, with at least the seq - stride tokens before it in view.
 class WindowReader {
 public:
-    // Throws InputError if there is nothing to predict.
-    WindowReader(const Dataset& dataset, int64_t seq);
+    // A stride of 0 is `seq`: the windows do not overlap. Throws InputError if there is nothing to predict.
+    WindowReader(const Dataset& dataset, int64_t seq, int64_t stride = 0);
     int64_t windows() const { return first_window_.back(); }
     int64_t length(int64_t window) const;                     // predictions in it, 1 … seq
+    int64_t repeated(int64_t window) const;                   // those at its start that an earlier window had
     void read(int64_t window, int32_t* x, int32_t* y) const;  // length(window) of each
 
 private:
     int64_t shard_of(int64_t window) const;
     std::vector<Shard> shards_;
     std::vector<int64_t> first_window_;  // of each shard, then the total
-    int64_t seq_;
+    int64_t seq_, stride_;
 };

@@ -181,4 +181,26 @@ TEST_F(BatchSamplerTest, WindowsPredictEachTokenButTheFirstOnce) {
     }
 }
 
+// Each window begins a stride after the one before, and every token counts once, with as much before it as there is.
+TEST_F(BatchSamplerTest, OverlappingWindowsScoreEachTokenOnce) {
+    const Dataset data = dataset({1, 2, 7, 0, 8, 9, 30});
+    for (const int64_t seq : {1, 2, 7, 8, 100})
+        for (int64_t stride = 1; stride <= seq; stride++) {
+            const WindowReader reader(data, seq, stride);
+            std::vector<int32_t> scored, expected;
+            for (int64_t i = 0; i < reader.windows(); i++) {
+                const int64_t length = reader.length(i), repeated = reader.repeated(i);
+                ASSERT_LT(repeated, length);
+                ASSERT_TRUE(repeated == 0 || repeated == seq - stride);
+                std::vector<int32_t> x(length), y(length);
+                reader.read(i, x.data(), y.data());
+                for (int64_t t = 0; t < length; t++) EXPECT_EQ(y[t], x[t] + 1);
+                scored.insert(scored.end(), y.begin() + repeated, y.end());
+            }
+            for (const Shard& shard : data.shards)
+                for (int64_t i = 1; i < shard.size(); i++) expected.push_back(shard.tokens()[i]);
+            EXPECT_EQ(scored, expected) << seq << ", " << stride;
+        }
+}
+
 }  // namespace

@@ -9,7 +9,8 @@ struct Idle : Model {
     void upload(const HostState&) override {}
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
     double loss() override { return 0; }
-    double evaluate(const int32_t*, const int32_t*, int64_t, int64_t) override { return 0; }
+    void token_losses(float*, const int32_t*, const int32_t*, int64_t, int64_t) override {}
+    void token_logits(float*, int64_t) override {}
     StepResult update(const UpdateParams&) override { return {}; }
     void set_profile(Profile*) override {}
     void append(float*, const int32_t*, int64_t, int64_t) override {}

@@ -1,0 +1,142 @@
+#include "program/choices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+#include "io/file/error.h"
+
+namespace {
+
+// An example with one of its endings, without the first tokens if that is more than the model sees.
+struct Row {
+    size_t example, ending;
+    int64_t length;  // predictions: one less than tokens
+    int64_t scored;  // how many of the last ones predict the ending
+};
+
+std::vector<Row> rows_of(const ExampleSet& set, int64_t seq) {
+    std::vector<Row> rows;
+    for (size_t i = 0; i < set.examples.size(); ++i)
+        for (size_t e = 0; e < set.examples[i].endings.size(); ++e) {
+            const int64_t ending = std::ssize(set.examples[i].endings[e]);
+            const int64_t length = std::min(std::ssize(set.examples[i].context) + ending - 1, seq);
+            rows.push_back({i, e, length, std::min(ending, length)});
+        }
+    return rows;
+}
+
+void write_row(const ExampleSet& set, const Row& row, int32_t* x, int32_t* y) {
+    const Example& example = set.examples[row.example];
+    std::vector<int32_t> tokens = example.context;
+    tokens.insert(tokens.end(), example.endings[row.ending].begin(), example.endings[row.ending].end());
+    std::copy_n(tokens.end() - row.length - 1, row.length, x);
+    std::copy_n(tokens.end() - row.length, row.length, y);
+}
+
+struct Score {
+    double nats = 0;
+    int64_t tokens = 0;
+    bool greedy = false;  // every token of the ending is the model's first choice; only known of last words
+    double mean() const { return nats / static_cast<double>(tokens); }
+};
+
+// Whether the target has the largest logit at each of `count` positions of the last forward pass. Of equal logits the
+// first counts as the largest, as in torch.argmax.
+bool is_greedy(Model& model, int64_t first, int64_t count, const int32_t* targets) {
+    std::vector<float> logits(static_cast<size_t>(model.config.vocab));
+    for (int64_t n = first; n < first + count; ++n) {
+        model.token_logits(logits.data(), n);
+        if (std::ranges::max_element(logits) - logits.begin() != targets[n]) return false;
+    }
+    return true;
+}
+
+double standard_error(double p, int64_t n) { return std::sqrt(p * (1 - p) / static_cast<double>(n)); }
+
+}  // namespace
+
+double ChoicesResult::accuracy() const {
+    return static_cast<double>(last_word ? by_sum : by_mean) / static_cast<double>(examples);
+}
+
+std::string ChoicesResult::text() const {
+    const double n = static_cast<double>(examples);
+    const double sum = static_cast<double>(by_sum) / n, mean = static_cast<double>(by_mean) / n;
+    char line[256];
+    if (last_word)
+        std::snprintf(line, sizeof line, "last word: accuracy %.4f +- %.4f, perplexity %.4f (%lld examples)", sum,
+                      standard_error(sum, examples), std::exp(nats / n), static_cast<long long>(examples));
+    else
+        std::snprintf(line, sizeof line,
+                      "accuracy by summed log-likelihood %.4f +- %.4f, by mean log-likelihood %.4f +- %.4f (%lld "
+                      "examples)",
+                      sum, standard_error(sum, examples), mean, standard_error(mean, examples),
+                      static_cast<long long>(examples));
+    return line;
+}
+
+int64_t tokens_to_evaluate(const ExampleSet& set, int64_t seq) {
+    int64_t tokens = 0;
+    for (const Row& row : rows_of(set, seq)) tokens += row.length;
+    return tokens;
+}
+
+std::string long_examples_note(const ExampleSet& set, int64_t seq) {
+    const auto is_long = [&](const Example& example) {
+        return std::ranges::any_of(example.endings, [&](const std::vector<int32_t>& ending) {
+            return std::ssize(example.context) + std::ssize(ending) - 1 > seq;
+        });
+    };
+    const int64_t count = std::ranges::count_if(set.examples, is_long);
+    if (count == 0) return "";
+    return set.source + ": " + std::to_string(count) + " of " + std::to_string(set.examples.size()) +
+           " examples are longer than the " + std::to_string(seq) +
+           " tokens that the model sees; the model sees their "
+           "last tokens";
+}
+
+ChoicesResult evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
+                               const std::function<void(int64_t)>& between) {
+    std::vector<Row> rows = rows_of(set, seq);
+    std::ranges::stable_sort(rows, std::greater{}, &Row::length);  // so that rows of a pass have similar lengths
+    std::vector<std::vector<Score>> scores;
+    for (const Example& example : set.examples) scores.emplace_back(example.endings.size());
+
+    std::vector<float> losses(static_cast<size_t>(batch * seq));
+    int64_t done = 0;
+    for (size_t i = 0; i < rows.size();) {
+        const int64_t T = rows[i].length;
+        const int64_t B = std::min<int64_t>(batch * seq / T, std::ssize(rows) - static_cast<int64_t>(i));
+        // Attention is causal: what fills the end of a shorter row does not change the predictions before it.
+        std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
+        for (int64_t b = 0; b < B; ++b) write_row(set, rows[i + b], &x[b * T], &y[b * T]);
+        between(done);
+        model.token_losses(losses.data(), x.data(), y.data(), B, T);
+        for (int64_t b = 0; b < B; ++b, ++i) {
+            const Row& row = rows[i];
+            const int64_t first = b * T + row.length - row.scored;
+            Score& score = scores[row.example][row.ending];
+            score.nats = std::accumulate(&losses[first], &losses[first] + row.scored, 0.0);
+            score.tokens = row.scored;
+            if (!std::isfinite(score.nats))
+                throw CheckFailed(set.source + ": the loss of example " + std::to_string(row.example) +
+                                  " is NaN or infinite; use another checkpoint");
+            if (set.last_word) score.greedy = is_greedy(model, first, row.scored, y.data());
+            done += row.length;
+        }
+    }
+
+    ChoicesResult result{.last_word = set.last_word, .examples = std::ssize(set.examples)};
+    for (size_t i = 0; i < scores.size(); ++i) {
+        const auto is_right = [&](const auto& best) { return best - scores[i].begin() == set.examples[i].label; };
+        const Score& right = scores[i][static_cast<size_t>(set.examples[i].label)];
+        result.nats += right.nats;
+        result.by_sum += set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::nats));
+        result.by_mean +=
+            set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::mean));
+    }
+    return result;
+}
