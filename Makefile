@@ -52,7 +52,13 @@ LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # fir
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
 # clang before 16 has no std::source_location, which the emulator needs. Later versions were not tried.
 NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
-TESTS    := $(filter-out $(NO_CUDA),$(TESTS))
+# Left out under the sanitizers, for the time that they take to compile: in the plain build the emulator checks every access
+# of a kernel, and program/cuda_test runs the same kernels under the sanitizers.
+TESTS    := $(filter-out $(NO_CUDA) $(if $(SANITIZE),$(LONGEST)),$(TESTS))
+# These only start the program, which is what the sanitizers check: the plain tests are run with the sanitized program.
+STARTERS := $(patsubst %,program/%_test,faults kill signals start tools train)
+PLAIN    := $(if $(SANITIZE),$(STARTERS:%=build/$(ARCH)$(KIND)/test/%))
+TESTS    := $(if $(SANITIZE),$(filter-out $(STARTERS:%=$(B)/test/%),$(TESTS)),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 # The layers' tests are also built and run with vectors narrower than this CPU's: AVX2's for one with AVX-512, SSE's.
@@ -84,7 +90,8 @@ test: ## run every test, CUDA's also on a GPU if there is one; SANITIZE=address,
 # A make of its own, for which the compiler that setup.sh may have installed is there.
 run_tests:
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
-	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(NARROW) $(B)/test_gpt2 \
+	@$(if $(PLAIN),$(MAKE) --no-print-directory SANITIZE= $(PLAIN))
+	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(PLAIN) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
 test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## run the long tests: 2000 kills, every fault of a disk, an hour of training

@@ -357,4 +357,20 @@ TEST_F(GenerateCommand, EndsWithWhatThereIsOnASignal) {
     EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result.err;
 }
 
+// The first line's continuation is that of the same prompt, and later lines continue the text so far.
+TEST_F(GenerateCommand, InteractiveContinuesEachLineOfAPipe) {
+    write_bytes(at("lines"), "line 7:\n\nthe quick\n");
+    const std::string one = generate({"--prompt", "line 7:"}).out;
+    const std::string command =
+        binary() + " generate --interactive --tokens 40 --from '" + at("run") + "' < '" + at("lines") + "'";
+    FILE* const pipe = popen(command.c_str(), "r");
+    ASSERT_TRUE(pipe);
+    std::string all;
+    for (int c; (c = std::fgetc(pipe)) != EOF;) all += static_cast<char>(c);
+    EXPECT_EQ(pclose(pipe), 0);
+    ASSERT_TRUE(all.starts_with(one.substr(7))) << all;
+    EXPECT_GT(all.size(), one.size() + 40);
+    EXPECT_NE(generate({"--interactive", "--samples", "2"}).status, 0);
+}
+
 }  // namespace
