@@ -110,6 +110,7 @@ int main(int argc, char** argv) {
     BenchTable table(options->only, options->pytorch, rows.file);
     layer_rows(table);
     step_rows(table);
+    token_rows(table);
     thread_rows(table, threads.file);
     if (table.groups() == 0) {
         std::fprintf(stderr, "bench: no row's name holds '%s'\n", options->only.c_str());

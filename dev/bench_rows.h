@@ -10,6 +10,7 @@
 
 void layer_rows(BenchTable& table);  // each layer, forward and backward
 void step_rows(BenchTable& table);   // whole training steps
+void token_rows(BenchTable& table);  // generation: the pass of one token
 // Steps on one thread and on all: the speed-up, the serial share, and an estimate for more cores. csv may be null.
 void thread_rows(BenchTable& table, std::FILE* csv);
 

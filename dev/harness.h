@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/cpu/peak.h"
+#include "device/cpu/prefetch.h"
 
 // Seconds per call, over as many calls as take `at_least`. The first call wakes the threads and fills the caches, so it
 // counts only if it takes so long that this makes no difference.
@@ -77,13 +78,56 @@ inline std::vector<Samples> in_turn(const std::vector<std::function<double()>>& 
     return samples;
 }
 
-enum class Unit { flops, bytes };  // whether arithmetic or memory bounds the work
+// What bounds the work: arithmetic, or memory that is read and written, or memory that is only read.
+enum class Unit { flops, bytes, reads };
+
+// Reads 256 MiB on all threads, and returns the bytes/s.
+class ReadPeak {
+    static constexpr int64_t n = int64_t{64} << 20;
+
+public:
+    ReadPeak() {
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; ++i) from_[i] = 1;
+    }
+
+    double once() {
+        double seconds = 0;
+#pragma omp parallel
+        {
+            double start = 0;
+            simd::vfloat sums[4] = {};
+#pragma omp barrier  // all threads are awake
+#pragma omp master
+            start = seconds_now();
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < n; i += 4 * simd::W)
+                for (int k = 0; k < 4; ++k) {
+                    prefetch_ahead(from_.get() + i + k * simd::W, k);
+                    sums[k] += simd::load(from_.get() + i + k * simd::W);
+                }
+#pragma omp master
+            seconds = seconds_now() - start;
+            for (const simd::vfloat& part : sums) asm volatile("" : : "m"(part));  // the sums are used
+        }
+        return static_cast<double>(n) * sizeof(float) / seconds;
+    }
+
+private:
+    const HostBuffer<float> from_ = host_allocate<float>(n);
+};
 
 // A function that measures the machine's peak, in turn with the work: FLOP/s of such matmuls, or bytes/s.
 inline std::function<double()> peak_of(Unit unit, MatmulKind matmul_kind = MatmulKind::fp32) {
     if (unit == Unit::flops)
         return [matmul_kind] {
             const double peak = measure_peak(matmul_kind, thorough);
+            rest();
+            return peak;
+        };
+    if (unit == Unit::reads)
+        return [read = std::make_shared<ReadPeak>()] {
+            const double peak = read->once();
             rest();
             return peak;
         };
