@@ -13,7 +13,7 @@
 
 namespace {
 
-const GPT2Config small{.context = 2, .vocab = 256, .layers = 1, .heads = 1, .channels = 1};
+const GPT2Config small{.context = 2, .vocab = 256, .layers = 1, .heads = 1, .channels = 2};
 
 // A valid file, and where its parts begin.
 struct Parts {

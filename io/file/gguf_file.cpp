@@ -60,33 +60,34 @@ bool is_gguf(const std::string& path) {
     return file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0;
 }
 
-// Reads one field after the other, never beyond the end of the file. `field` names the place in messages.
+// Reads one field after the other, never beyond the end of the file. `field` and `part` name the place in messages.
 class GgufFile::Cursor {
 public:
     explicit Cursor(const MappedFile& file) : file_(file) {}
-    const uint8_t* take(const std::string& field, uint64_t bytes) {
+    const uint8_t* take(std::string_view field, std::string_view part, uint64_t bytes) {
         if (bytes > remaining())
-            bad_input(file_.path(), field, std::to_string(remaining()) + " bytes until the end of the file",
+            bad_input(file_.path(), std::string(field) + std::string(part),
+                      std::to_string(remaining()) + " bytes until the end of the file",
                       "at least " + std::to_string(bytes), remedy);
         const uint8_t* const from = file_.data() + at_;
         at_ += static_cast<int64_t>(bytes);
         return from;
     }
     template <class T>
-    T number(const std::string& field) {
-        return load<T>(take(field, sizeof(T)));
+    T number(std::string_view field, std::string_view part) {
+        return load<T>(take(field, part, sizeof(T)));
     }
     // A count of things that take at least `bytes` each.
-    uint64_t count(const std::string& field, uint64_t bytes) {
-        const auto n = number<uint64_t>(field);
+    uint64_t count(std::string_view field, std::string_view part, uint64_t bytes) {
+        const auto n = number<uint64_t>(field, part);
         if (n > remaining() / bytes)
-            bad_input(file_.path(), field, std::to_string(n),
+            bad_input(file_.path(), std::string(field) + std::string(part), std::to_string(n),
                       "at most " + std::to_string(remaining() / bytes) + " (what the file can hold)", remedy);
         return n;
     }
-    std::string_view text(const std::string& field) {
-        const auto size = count(field + ", length", 1);
-        return {reinterpret_cast<const char*>(take(field, size)), static_cast<size_t>(size)};
+    std::string_view text(std::string_view field) {
+        const auto size = count(field, ", length", 1);
+        return {reinterpret_cast<const char*>(take(field, "", size)), static_cast<size_t>(size)};
     }
     int64_t at() const { return at_; }
 
@@ -104,12 +105,12 @@ int64_t GgufFile::Tensor::elements() const {
 
 GgufFile::GgufFile(const std::string& path, const std::string& architecture) : file_(path) {
     Cursor cursor(file_);
-    if (std::memcmp(cursor.take("magic number", 4), "GGUF", 4) != 0)
+    if (std::memcmp(cursor.take("magic number", "", 4), "GGUF", 4) != 0)
         throw InputError(path + ": does not begin with GGUF; check which file this is");
-    const auto version = cursor.number<uint32_t>("version");
+    const auto version = cursor.number<uint32_t>("version", "");
     if (version != 3)
         bad_input(path, "version", std::to_string(version), "3", "write it again with a newer llama.cpp or `convert`");
-    const uint64_t tensors = cursor.count("number of tensors", 24), keys = cursor.count("number of keys", 13);
+    const uint64_t tensors = cursor.count("number of tensors", "", 24), keys = cursor.count("number of keys", "", 13);
     read_metadata(cursor, keys);
     if (const auto found = text("general.architecture"); found != architecture)
         bad_input(path, "general.architecture", one_line(found), one_line(architecture), "use a GPT-2 model");
@@ -121,20 +122,20 @@ void GgufFile::read_metadata(Cursor& cursor, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         const std::string_view key = cursor.text("key " + std::to_string(i));
         const std::string field = "key " + one_line(key);
-        Value value{.type = cursor.number<uint32_t>(field + ", type")};
+        Value value{.type = cursor.number<uint32_t>(field, ", type")};
         if (value.type == list) {
             value.is_list = true;
-            value.type = cursor.number<uint32_t>(field + ", type of the elements");
+            value.type = cursor.number<uint32_t>(field, ", type of the elements");
         }
         if (value.type > f64 || value.type == list)
             bad_input(path(), field, "type " + std::to_string(value.type), "a type of GGUF 3, and no list of lists",
                       remedy);
         const uint64_t bytes = value_bytes[value.type];
-        if (value.is_list) value.count = cursor.count(field + ", number of elements", bytes > 0 ? bytes : 8);
+        if (value.is_list) value.count = cursor.count(field, ", number of elements", bytes > 0 ? bytes : 8);
         if (bytes > 0) {
-            value.data = cursor.take(field, value.count * bytes);
+            value.data = cursor.take(field, "", value.count * bytes);
         } else {
-            value.data = cursor.take(field, 0);
+            value.data = cursor.take(field, "", 0);
             for (uint64_t n = 0; n < value.count; n++) cursor.text(field);
         }
         if (!metadata_.emplace(key, value).second)
@@ -148,12 +149,12 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
         Tensor tensor;
         tensor.name = cursor.text("tensor " + std::to_string(i));
         const std::string field = "tensor " + one_line(tensor.name);
-        const auto dimensions = cursor.number<uint32_t>(field + ", number of dimensions");
+        const auto dimensions = cursor.number<uint32_t>(field, ", number of dimensions");
         if (dimensions < 1 || dimensions > max_dimensions)
             bad_input(path(), field, std::to_string(dimensions) + " dimensions", "1 to 4", remedy);
         int64_t elements = 1;
         for (uint32_t d = 0; d < dimensions; d++) {
-            const auto n = cursor.number<uint64_t>(field + ", shape");
+            const auto n = cursor.number<uint64_t>(field, ", shape");
             // No tensor can have more elements than the file has bytes, so that no product overflows.
             if (n < 1 || n > static_cast<uint64_t>(file_.size() / elements))
                 bad_input(path(), field + ", dimension " + std::to_string(d), std::to_string(n),
@@ -161,7 +162,7 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
             elements *= static_cast<int64_t>(n);
             tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(n));
         }
-        const auto type = cursor.number<uint32_t>(field + ", type");
+        const auto type = cursor.number<uint32_t>(field, ", type");
         const GgufTypeInfo* const known = find_gguf_type(type);
         if (!known)
             bad_input(path(), field, "type " + std::to_string(type), "f32 (0), f16 (1), q8_0 (8) or bf16 (30)",
@@ -171,7 +172,7 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t count) {
                       "a multiple of " + std::to_string(known->values) + ", the block of " + known->name, remedy);
         tensor.type = known->type;
         tensor.bytes = elements / known->values * known->bytes;
-        offsets_.push_back(cursor.number<uint64_t>(field + ", offset"));
+        offsets_.push_back(cursor.number<uint64_t>(field, ", offset"));
         if (!index_.emplace(tensor.name, tensors_.size()).second)
             throw InputError(path() + ": " + field + " appears twice; write the file again");
         tensors_.push_back(std::move(tensor));

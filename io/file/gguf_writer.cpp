@@ -92,8 +92,9 @@ WrittenFile GgufWriter::write(const std::string& path) const {
     FileWriter file(path);
     file.write(head.data(), static_cast<int64_t>(head.size()));
     constexpr int64_t piece = 1 << 20;  // a whole number of blocks
-    std::vector<uint8_t> buffer(piece * sizeof(float));
+    std::vector<uint8_t> buffer;
     for (const Tensor& tensor : tensors_) {
+        buffer.resize(std::max(buffer.size(), std::min(piece, tensor.elements) * sizeof(float)));
         for (int64_t at = 0; at < tensor.elements; at += piece) {
             const int64_t count = std::min(piece, tensor.elements - at);
             encode_values(tensor.type, tensor.data + at, count, buffer.data());

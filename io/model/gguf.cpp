@@ -145,6 +145,9 @@ void read_gguf_model(const std::string& path, const GPT2Config& config, float* p
 
 void write_gguf_model(const std::string& path, const GPT2Config& config, const float* parameters,
                       const Tokenizer& tokenizer, GgufType type) {
+    if (config.head_size() == 1)
+        throw InputError(path +
+                         ": llama.cpp cannot run attention heads of one channel; choose NAME.bin or a directory");
     GgufWriter writer;
     writer.add("general.architecture", std::string_view(architecture));
     writer.add("general.file_type", gguf_type_info(type).file_type);

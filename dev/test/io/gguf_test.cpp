@@ -262,6 +262,11 @@ TEST_F(Gguf, VocabulariesThatLlamaCppCannotHoldAreRefused) {
     refused(*saved(twice, "twice"), 262, {"[PAD261]", "two tokens"});
 }
 
+TEST_F(Gguf, HeadsOfOneChannelAreRefused) {
+    const GPT2Config narrow{.context = 3, .vocab = 256, .layers = 1, .heads = 2, .channels = 2};
+    expect_refused([&] { write(narrow, *byte_values); }, {path, "heads of one channel"});
+}
+
 TEST_F(Gguf, EveryPrefixIsRefused) {
     write(small, *byte_values);
     const std::string whole = read_bytes(path);
