@@ -475,6 +475,7 @@ def check_choices(checks, directory, train_gpt2, random):
     if not os.path.isfile(merges):
         return  # check_checkpoints reports it
     encoding, seq = gpt2_encoding(merges), 32
+    torch.set_num_threads(1)  # more cost time in so many small forward passes
     torch.manual_seed(1)
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=seq)
     model = transformers.GPT2LMHeadModel(config).eval()

@@ -20,6 +20,7 @@
 
 #include "dev/test/test_directory.h"
 #include "program/info.h"
+#include "io/data/choices.h"
 #include "io/model/hugging_face.h"
 #include "io/file/gguf_file.h"
 #include "io/file/json.h"
@@ -229,6 +230,22 @@ TEST_F(HostileFiles, Logs) {
                   size),
          read);
     cost("long name.jsonl", R"({"step":1,"loss":0,"seconds":0,"split":")" + std::string(size, 'x') + "\"}\n", read);
+}
+
+TEST_F(HostileFiles, Examples) {
+    const auto bytes = load_tokenizer("byte");
+    const auto read = [&](const std::string& path) { read_examples(path, *bytes, 256); };
+    const std::string line = R"({"ctx":"a","label":0,"endings":[)", text = R"({"text":"a b"})";
+    cost("short.jsonl", repeated(line + "\"\",\"\"]}\n", size), read);
+    cost("endings.jsonl", repeated(line + repeated("\"\",", 63 * 3) + "\"\"]}\n", size), read);
+    cost("more endings.jsonl", line + repeated("\"\",", size) + "\"\"]}\n", read);
+    cost("words.jsonl", repeated(text + "\n", size), read);
+    cost("a long context.jsonl", R"({"ctx":")" + std::string(size, 'x') + R"(","label":0,"endings":["a","b"]})", read);
+    cost("empty lines.jsonl", repeated("\n", size), read);
+    cost("nested.jsonl", repeated("[", size), read);
+    const std::string smallest("\xff\xff\x16\0\0\0\0\0\2\0\1\0a\0\1\0b\0\1\0c\0", 22);
+    cost("examples.bin", llmc_header({20240522, 1, size / 22 + 1, 22}) + repeated(smallest, size), read);
+    cost("count.bin", llmc_header({20240522, 1, INT32_MAX, INT32_MAX}) + std::string(1 << 16, '\xff'), read);
 }
 
 TEST_F(HostileFiles, Models) {

@@ -4,6 +4,7 @@
 
 #include "dev/test/program/program.h"
 #include "io/file/json.h"
+#include "io/model/checkpoint.h"
 
 namespace fs = std::filesystem;
 
@@ -93,6 +94,36 @@ TEST_F(CudaProgram, RecomputingGELUAndTheNormsChangesNoBit) {
         EXPECT_TRUE(read_bytes(at("none/latest/model.safetensors")) ==
                     read_bytes(at(recompute + std::string("/latest/model.safetensors"))))
             << recompute;
+}
+
+// The model writes a space at position 2, and "e" after it, whatever the text is.
+TEST_F(CudaProgram, AnswersChoicesAsTheCpuDoes) {
+    const GPT2Config config{.context = 16, .vocab = 256, .layers = 1, .heads = 2, .channels = 16};
+    std::vector<float> parameters = random_parameters(config);
+    const ParameterTable table(config);
+    for (const auto& [byte, channel] : {std::pair{' ', 0}, {'e', 1}})
+        parameters[static_cast<size_t>(table.wte.at() + byte * config.channels + channel)] = 5;
+    for (int64_t position = 0; position < config.context; ++position)
+        parameters[static_cast<size_t>(table.wpe.at() + position * config.channels + (position == 1 ? 0 : 1))] = 100;
+    std::fill_n(parameters.begin() + table.lnfw.at(), config.channels, 1.0f);
+    fs::create_directory(at("model"));
+    write_model_directory(at("model"), config, parameters.data(), load_tokenizer("byte").get());
+    write_bytes(at("words"), "{\"text\":\"ab eee\"}\n{\"text\":\"ab exe\"}\n{\"text\":\"cd ee\"}\n{\"text\":\"c x\"}");
+    write_bytes(at("endings"),
+                "{\"ctx\":\"ab\",\"endings\":[\"xyz\",\"eee\"],\"label\":1}\n"
+                "{\"ctx\":\"a\",\"endings\":[\"ex\",\"xe\",\"ee\"],\"label\":0}");
+    for (const char* dtype : {"fp32", "bf16", ""}) {
+        if (*dtype == '\0') on_cpu();
+        Args args = {{"from", at("model")}, {"batch", "2"}};
+        if (*dtype != '\0') args["dtype"] = dtype;
+        for (const auto& [file, accuracy] :
+             {std::pair{"words", "last word: accuracy 0.5000 "},
+              {"endings", "accuracy by summed log-likelihood 0.5000 +- 0.3536, by mean log-likelihood 0.5000 "}}) {
+            args["choices"] = at(file);
+            const std::string printed = expect_done(words("eval", args));
+            EXPECT_TRUE(printed.starts_with(accuracy)) << dtype << ": " << printed;
+        }
+    }
 }
 
 TEST_F(CudaProgram, ProfileAddsUp) {

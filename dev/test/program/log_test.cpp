@@ -58,6 +58,20 @@ TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
     }
 }
 
+TEST_F(LogTest, KeepsTheAccuracyOfChoices) {
+    LogEntry entry = val_entry;
+    entry.choices_accuracy = 1.0 / 3;
+    Log(path, -1).write(entry);
+    EXPECT_EQ(contents(), R"({"step":1,"split":"val","loss":5.25,"choices_accuracy":0.3333333333333333,"seconds":0.75})"
+                          "\n");
+    EXPECT_EQ(read_log(path).back().choices_accuracy, 1.0 / 3);
+    write_bytes(path, val_line);
+    EXPECT_EQ(read_log(path).back().choices_accuracy, std::nullopt);
+    write_bytes(path, R"({"step":1,"split":"val","loss":5.25,"choices_accuracy":"x","seconds":0.75})"
+                      "\n");
+    EXPECT_NE(error_of([&] { read_log(path); }).find("log.jsonl: line 1: "), std::string::npos);
+}
+
 TEST_F(LogTest, ANewRunDoesNotTouchAnOldLog) {
     write_bytes(path, val_line);
     EXPECT_NE(error_of([&] { Log(path, -1); }).find("log.jsonl: this is the log of an earlier run"), std::string::npos);

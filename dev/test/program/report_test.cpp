@@ -80,6 +80,17 @@ TEST_F(ReportTest, ShowsARunAndNeedsNothingElse) {
         EXPECT_FALSE(contains(html, outside)) << outside;
 }
 
+TEST_F(ReportTest, DrawsTheAccuracyOfChoices) {
+    Report report = run(1000, 250);
+    for (LogEntry& entry : report.log)
+        if (entry.split == "val") entry.choices_accuracy = 0.25;
+    const std::string html = page(report);
+    expect_well_formed(html);
+    EXPECT_TRUE(contains(html, "Accuracy of --choices"));
+    EXPECT_EQ(count(html, "<svg"), 5);
+    EXPECT_EQ(count(html, "<path class=\"dot val\""), 8) << "a loss and an accuracy for each validation";
+}
+
 TEST_F(ReportTest, SamplesOfAnyBytesAreOnlyText) {
     Report report = run(10, 5);
     std::string every;

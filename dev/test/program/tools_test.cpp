@@ -253,6 +253,8 @@ TEST_F(Tools, AModelThatIsNotAllNumbersEndsWithStatus1) {
     expect_all_fail(at("infinite"), "tensor transformer.wpe.weight: 1 NaN or infinite value");
     write_with("overflowing", table.lnfw, 16, 3.4e38f);  // numbers, as are all the weights
     expect_failed({"eval", "--from", at("overflowing"), "--data", text}, "loss of sequences 1 to 4 of");
+    write_bytes(at("choices"), R"({"ctx":"a","endings":["b","c"],"label":0})");
+    expect_failed({"eval", "--from", at("overflowing"), "--choices", at("choices")}, "choices: the loss of example 0 ");
     EXPECT_EQ(expect_failed({"generate", "--from", at("overflowing"), "--prompt", "x"}, "logits of token 1"), "x");
 
     // convert copies them with a warning, and info counts them.
