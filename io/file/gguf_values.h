@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 // A number is stored as it is (F32, F16, BF16), or (Q8_0) as a whole multiple of its block's scale.
