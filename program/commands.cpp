@@ -210,6 +210,7 @@ struct TemporaryDirectory {
 int run_generate(const Options& options) {
     const Loaded loaded = load(options, 1, 0);
     const Tokenizer& tokenizer = *loaded.tokenizer;
+    if (options.interactive) require_text(tokenizer, "--interactive", "pass --tokenizer");
     const Prompt prompt = read_prompt(options, tokenizer, loaded.model->config.vocab);
     if (std::ssize(prompt.ids) > loaded.model->config.context)
         print_notes({"the prompt has " + std::to_string(prompt.ids.size()) + " tokens; the model sees the last " +

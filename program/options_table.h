@@ -36,7 +36,7 @@ struct Command {
 inline constexpr Command commands[] = {
     {"train", train, "Train GPT-2 on text or token shards. This is the default command."},
     {"generate", generate, "Generate text with a trained model."},
-    {"eval", eval, "Print a model's loss, perplexity and bits per byte over a text, or its multiple-choice accuracy."},
+    {"eval", eval, "Print a model's loss and perplexity on a text, or its multiple-choice accuracy."},
     {"convert", convert, "Convert a model between Hugging Face, llm.c (.bin) and llama.cpp (.gguf)."},
     {"tokenize", tokenize, "Tokenize a text file into a token shard, in llm.c's format."},
     {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
