@@ -6,7 +6,8 @@
     a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss, also where the model has
     more rows than its tokenizer has tokens, and where it has no tokenizer and is trained on ids that are no text;
     tokens that were added to a tokenizer come out of ./train_gpt2 with their ids;
-    eval's answers to multiple-choice examples and its loss in overlapping windows are transformers'.
+    eval's answers to multiple-choice examples and its loss in overlapping windows are transformers';
+    a checkpoint in nanoGPT's format, of characters, has the same loss after scripts/convert_nanogpt.py.
 
 Exit status: 0 if all passed, 1 if a check failed.
 """
@@ -17,6 +18,7 @@ import filecmp
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -503,6 +505,40 @@ def check_choices(checks, directory, train_gpt2, random):
         checks.check(f"the loss is transformers', stride {stride}", ok, f"{printed}, {expected} in transformers")
 
 
+# ---- (g) nanoGPT's checkpoints ---------------------------------------------------------------------------------------
+
+
+def check_nanogpt(checks, directory, train_gpt2, random):
+    """Writes a model as nanoGPT does: (out, in) matrices, perhaps torch.compile's prefix, perhaps no biases."""
+    text = tiny_text(random)[:1500] + "Fiancé, 20 €: ü\n"
+    stoi = {character: i for i, character in enumerate(sorted(set(text)))}
+    ids = [stoi[character] for character in text]
+    meta, data = os.path.join(directory, "meta.pkl"), os.path.join(directory, "characters.txt")
+    with open(meta, "wb") as f:
+        pickle.dump({"vocab_size": len(stoi), "itos": {i: c for c, i in stoi.items()}, "stoi": stoi}, f)
+    with open(data, "w", encoding="utf-8", newline="") as f:
+        f.write(text)
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16}
+    for prefix, bias in ("", True), ("_orig_mod.", False):
+        torch.manual_seed(2)
+        config = transformers.GPT2Config(**sizes, n_positions=24, vocab_size=len(stoi))
+        model = transformers.GPT2LMHeadModel(config).eval()
+        state = {}
+        for name, tensor in model.state_dict().items():
+            torch.nn.init.normal_(tensor, std=0.2) if bias or not name.endswith("bias") else tensor.zero_()
+            if bias or not name.endswith("bias"):
+                state[prefix + name] = tensor.T.contiguous() if ".h." in name and tensor.dim() == 2 else tensor
+        checkpoint, converted = os.path.join(directory, "ckpt.pt"), os.path.join(directory, f"nanogpt-{bias}")
+        arguments = {**sizes, "block_size": 24, "bias": bias, "vocab_size": len(stoi), "dropout": 0.0}
+        torch.save({"model": state, "model_args": arguments, "iter_num": 1}, checkpoint)
+        script = os.path.join(ROOT, "scripts/convert_nanogpt.py")
+        title = f"nanoGPT's checkpoint, bias={bias}"
+        if checks.run(title, [sys.executable, script, checkpoint, converted, "--meta", meta]) is None:
+            continue
+        printed = checks.run(f"eval of {title}", [train_gpt2, "eval", "--from", converted, "--data", data])
+        check_loss(checks, title, printed, model.double(), ids, 24)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default=ROOT, metavar="DIR", help="where train_gpt2 and test_gpt2 are")
@@ -522,6 +558,7 @@ def main():
         check_checkpoints(checks, directory, train_gpt2, random)
         check_ids(checks, directory, train_gpt2, random)
         check_choices(checks, directory, train_gpt2, random)
+        check_nanogpt(checks, directory, train_gpt2, random)
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(1 if checks.failed else 0)
 
