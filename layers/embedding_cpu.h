@@ -6,23 +6,31 @@
 #include "device/cpu/rows.h"
 #include "device/cpu/weight_rows.h"
 
+namespace embedding {
+
+// A function of its own: clang's lambdas do not capture what only an OpenMP region in them uses.
+template <class Element>
+void forward(float* out, const int32_t* tokens, const WeightRows<Element>& wte, const float* wpe, int64_t B, int64_t T,
+             int64_t C) {
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < B * T; ++row) {
+        const auto *const token = wte.row(tokens[row]), *const next = wte.row(tokens[std::min(row + 1, B * T - 1)]);
+        const float scale = wte.scale(tokens[row]);
+        const float* const position = wpe + row % T * C;
+        each_vector(C, [&](int64_t c, int64_t n, int k) {
+            prefetch_vector<Cache::L1>(next + c, k);  // the hardware cannot predict it
+            simd::store_n(out + row * C + c, scale * simd::load_n(token + c, n) + simd::load_n(position + c, n), n);
+        });
+    }
+}
+
+}  // namespace embedding
+
 // out (B,T,C) = wte[tokens[b,t]] + wpe[t]
 inline void embedding_forward(Cpu& dev, float* out, const int32_t* tokens, const float* wte, const float* wpe,
                               int64_t B, int64_t T, int64_t C) {
     const Timed timed(dev, "embedding_forward", 0, 8 * prod(B, T, C));
-    with_rows(dev.weights, wte, C, [=](const auto& rows) {
-#pragma omp parallel for schedule(static)
-        for (int64_t row = 0; row < B * T; ++row) {
-            const auto *const token = rows.row(tokens[row]), *const next =
-                                                                 rows.row(tokens[std::min(row + 1, B * T - 1)]);
-            const float scale = rows.scale(tokens[row]);
-            const float* const position = wpe + row % T * C;
-            each_vector(C, [&](int64_t c, int64_t n, int k) {
-                prefetch_vector<Cache::L1>(next + c, k);  // the hardware cannot predict it
-                simd::store_n(out + row * C + c, scale * simd::load_n(token + c, n) + simd::load_n(position + c, n), n);
-            });
-        }
-    });
+    with_rows(dev.weights, wte, C, [=](const auto& rows) { embedding::forward(out, tokens, rows, wpe, B, T, C); });
 }
 
 // dwte (Vp,C) += dout summed over the token's places        dwpe (maxT,C) += dout summed over the batch
