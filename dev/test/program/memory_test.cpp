@@ -92,7 +92,7 @@ TEST_F(Memory, IsPlannedWhereCheckpointsAreSavedAndRead) {
                                    {"sample-tokens", "0"}}));
 
     const std::vector<std::string> eval = {"eval", "--from", run_directory, "--data", text, "--batch", "64"};
-    const Result refused = run(eval, {.memory = rlim_t{60} << 20}), result = run(eval);
+    const Result refused = run(eval, {.memory = rlim_t{120} << 20}), result = run(eval);
     EXPECT_EQ(refused.status, 2) << refused.err;
     expect_close(planned(refused.err), result);
 }
