@@ -231,7 +231,7 @@ public:
         const UpdateParams last = with_rounding({.step = last_applied});
         round_parameters(on_device(dev, last), nullptr);
         if (policy == ActivationPolicy::inference) master = nullptr;  // the layers read its rounded copy
-        if (weight_type(dev) != WeightType::fp32) convert_weights(dev, parameters, config, table);
+        convert_weights(dev, parameters, config, table);
     }
     void set_profile(Profile* profile) override { dev.profile = profile; }
 

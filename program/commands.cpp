@@ -217,9 +217,15 @@ int run_generate(const Options& options) {
                      std::to_string(loaded.model->config.context) + ", its context"});
     const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling};
     Generator generator(*loaded.model, options.samples, sampling_of(options, tokenizer.vocab()), random);
-    if (!options.interactive || options.given("prompt") || options.given("prompt-file") || options.given("prompt-ids"))
+    const auto given = [&](const char* option) { return options.given(option); };
+    if (!options.interactive || given("prompt") || given("prompt-file") || given("prompt-ids"))
         generator.append(prompt.ids);
-    if (options.interactive) return run_interactive(options, generator, tokenizer);
+    if (options.interactive)
+        return run_interactive(options, generator, tokenizer, [&](const std::string& text) {
+            const std::vector<int32_t> ids = tokenizer.encode(text);
+            check_prompt("--interactive", ids, tokenizer, loaded.model->config.vocab);
+            return ids;
+        });
     stop_signals::catch_stop(program_name(), "token");
     Samples samples(options, prompt.text);
     int64_t tokens = 0;

@@ -49,9 +49,13 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                     {.second_moments_of_matrices = options.optimizer != "muon"},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
-    // The parameters are read in fp32, and converted one tensor at a time.
-    if (weight_type(options) != WeightType::fp32)
-        plan.rows.emplace_back("converted embeddings", 4 * ParameterTable(config, weight_type(options)).wte.stride);
+    // The parameters are read in fp32, and converted one matrix at a time.
+    if (const WeightType type = weight_type(options); type != WeightType::fp32) {
+        int64_t largest = 0;
+        for (const Parameter& p : ParameterTable(config, type).rows)
+            if (p.matmul_weight) largest = std::max(largest, p.stride);
+        plan.rows.emplace_back("converted matrix", largest * 4);
+    }
     plan.check(available_memory(), remedy);
     // The program itself and its tokenizer are listed after the check: this memory is already in use.
     plan.rows.emplace_back("program", platform::process_memory().resident);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "io/file/error.h"
 #include "program/device_model.h"
 #include "program/stop_signals.h"
 #include "program/text_stream.h"
@@ -41,12 +42,17 @@ std::optional<std::string> next_line() {
 
 }  // namespace
 
-int run_interactive(const Options& options, Generator& generator, const Tokenizer& tokenizer) {
-    bool begun = generator.has_text();
+int run_interactive(const Options& options, Generator& generator, const Tokenizer& tokenizer,
+                    const std::function<std::vector<int32_t>(const std::string&)>& encode) {
     while (const std::optional<std::string> line = next_line()) {
-        const std::string text = (begun && !line->empty() ? "\n" : "") + *line;
-        generator.append(tokenizer.encode(text.empty() && !begun ? "\n" : text));
-        begun = true;
+        // A line break separates a line from the text before it, and begins a text whose first line is empty.
+        const std::string text = generator.has_text() != line->empty() ? "\n" + *line : *line;
+        try {
+            if (!text.empty()) generator.append(encode(text));
+        } catch (const InputError& e) {
+            std::fprintf(stderr, "%s: %s\n", program_name().c_str(), e.what());
+            continue;
+        }
         stop_signals::catch_stop(program_name(), "token");
         TextStream stream(options.stop);
         generator.generate(options.tokens, [&](int64_t, int32_t id) {

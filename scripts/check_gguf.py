@@ -10,7 +10,6 @@ Exit status: 0 if all passed, 1 if a check failed.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -18,7 +17,8 @@ import gguf
 import numpy as np
 import safetensors.numpy
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from checks import ROOT, Checks
+
 TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in ("f32", "f16", "bf16", "q8_0")}
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
 CONTEXT, CHANNELS, LAYERS, HEADS = 24, 64, 2, 2
@@ -35,24 +35,6 @@ TENSORS = {
     "h.#.mlp.c_proj": "blk.#.ffn_down",
     "ln_f": "output_norm",
 }
-
-
-class Checks:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def check(self, name, ok, why=""):
-        if ok:
-            self.passed += 1
-            print(f"passed {name}", flush=True)
-        else:
-            self.failed += 1
-            print(f"FAILED {name}: {why}", flush=True)
-        return ok
-
-    def run(self, name, command):
-        done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return self.check(name, done.returncode == 0, f"exit status {done.returncode} of {command}\n{done.stdout}")
 
 
 def llama_name(name):
@@ -174,7 +156,7 @@ def check_read(checks, directory, path, type_name, train_gpt2, text, ids):
     """Checks that the program reads a file of the package's: its values, and the ids that its tokenizer gives."""
     name, back, shard = os.path.basename(path), f"{path}.back", f"{path}.bin"
     write_with_package(path, directory, type_name)
-    if not checks.run(f"convert {name}", [train_gpt2, "convert", path, back]):
+    if checks.run(f"convert {name}", [train_gpt2, "convert", path, back]) is None:
         return
     found, wrong = expected_tensors(back), []
     for tensor, x in expected_tensors(directory).items():
@@ -185,7 +167,7 @@ def check_read(checks, directory, path, type_name, train_gpt2, text, ids):
     checks.check(f"values from {name}", not wrong, wrong)
     for tokenizer in (path, back):
         if checks.run(f"tokenize with {os.path.basename(tokenizer)}",
-                      [train_gpt2, "tokenize", text, shard, "--tokenizer", tokenizer]):
+                      [train_gpt2, "tokenize", text, shard, "--tokenizer", tokenizer]) is not None:
             same = ids_of_shard(shard) == ids
             checks.check(f"ids of {os.path.basename(tokenizer)}", same, "others than before")
             os.remove(shard)
@@ -216,7 +198,7 @@ def make_models(checks, directory, train_gpt2, text):
     for name, tokenizer in kinds.items():
         out = os.path.join(directory, name)
         options = map(str, ["--data", text, "--out", out, *shape, *never, "--tokenizer", *tokenizer])
-        if checks.run(f"train {name}", [train_gpt2, "train", *options]):
+        if checks.run(f"train {name}", [train_gpt2, "train", *options]) is not None:
             models[name] = os.path.realpath(os.path.join(out, "latest"))
     if "added" in models:
         path = os.path.join(models["added"], "tokenizer.json")
@@ -243,12 +225,12 @@ def main():
             f.write("In the theatre, all 1234 cafés: it's my word.\n\n<|user|>漢字 🙂<|endoftext|>the end\n" * 40)
         for name, model in make_models(checks, directory, train_gpt2, text).items():
             shard = os.path.join(directory, f"{name}.bin")
-            if not checks.run(f"tokenize with {name}", [train_gpt2, "tokenize", text, shard, "--tokenizer", model]):
+            if checks.run(f"tokenize with {name}", [train_gpt2, "tokenize", text, shard, "--tokenizer", model]) is None:
                 continue
             for type_name in TYPES:
                 path = os.path.join(directory, f"{name}_{type_name}.gguf")
                 if checks.run(f"convert {name} to {type_name}",
-                              [train_gpt2, "convert", model, path, "--type", type_name]):
+                              [train_gpt2, "convert", model, path, "--type", type_name]) is not None:
                     check_written(checks, model, path, type_name)
                 theirs = os.path.join(directory, f"package_{name}_{type_name}.gguf")
                 check_read(checks, model, theirs, type_name, train_gpt2, text, ids_of_shard(shard))

@@ -187,23 +187,26 @@ TEST(Sampler, OnlyIdsThatTheTokenizerHas) {
     }
 }
 
+// Appends a prompt, and returns the `count` tokens that follow.
+std::vector<int32_t> continued(Generator& generator, const std::vector<int32_t>& prompt, int64_t count) {
+    std::vector<int32_t> tokens;
+    generator.append(prompt);
+    generator.generate(count, [&](int64_t, int32_t id) {
+        tokens.push_back(id);
+        return true;
+    });
+    return tokens;
+}
+
 TEST(Generate, AppendsEachTokenOnceAndForgetsTheOlderHalfOfAFullContext) {
     using Pieces = decltype(Counting::pieces);
     Counting model;
-    std::vector<int32_t> tokens;
-    const auto keep = [&](int64_t, int32_t id) {
-        tokens.push_back(id);
-        return true;
-    };
     Generator generator(model, 1, {.temperature = 0}, {1, Purpose::sampling});
-    generator.append({5, 6});
-    generator.generate(4, keep);
-    EXPECT_EQ(tokens, (std::vector<int32_t>{7, 0, 1, 2}));
+    EXPECT_EQ(continued(generator, {5, 6}, 4), (std::vector<int32_t>{7, 0, 1, 2}));
     EXPECT_EQ(model.pieces, (Pieces{{0, {5, 6}}, {2, {7}}, {3, {0}}, {0, {0, 1}}}));
     model.pieces.clear();
     Generator long_prompt(model, 1, {.temperature = 0}, {1, Purpose::sampling});
-    long_prompt.append({1, 2, 3, 4, 5, 6});
-    long_prompt.generate(1, keep);
+    continued(long_prompt, {1, 2, 3, 4, 5, 6}, 1);
     EXPECT_EQ(model.pieces, (Pieces{{0, {3, 4, 5, 6}}}));
 }
 
@@ -211,19 +214,10 @@ TEST(Generate, AppendsEachTokenOnceAndForgetsTheOlderHalfOfAFullContext) {
 TEST(Generate, ContinuesAfterMoreOfThePrompt) {
     using Pieces = decltype(Counting::pieces);
     Counting model;
-    std::vector<int32_t> tokens;
-    const auto keep = [&](int64_t, int32_t id) {
-        tokens.push_back(id);
-        return true;
-    };
     Generator generator(model, 1, {.temperature = 0}, {1, Purpose::sampling});
-    generator.append({5});
-    generator.generate(1, keep);
-    generator.append({2, 3});
-    generator.generate(1, keep);
-    generator.append({0, 1, 2, 3, 4});  // more than the context holds
-    generator.generate(1, keep);
-    EXPECT_EQ(tokens, (std::vector<int32_t>{6, 4, 5}));
+    EXPECT_EQ(continued(generator, {5}, 1), std::vector<int32_t>{6});
+    EXPECT_EQ(continued(generator, {2, 3}, 1), std::vector<int32_t>{4});
+    EXPECT_EQ(continued(generator, {0, 1, 2, 3, 4}, 1), std::vector<int32_t>{5});  // more than the context holds
     EXPECT_EQ(model.pieces, (Pieces{{0, {5}}, {1, {6, 2, 3}}, {0, {1, 2, 3, 4}}}));
 }
 
@@ -357,20 +351,35 @@ TEST_F(GenerateCommand, EndsWithWhatThereIsOnASignal) {
     EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result.err;
 }
 
+// Standard output and the exit status of --interactive on lines from a pipe.
+std::pair<std::string, int> interactive(const std::string& program, const std::string& options,
+                                        const std::string& lines) {
+    const std::string command = program + " generate --interactive --tokens 40 " + options + " < '" + lines + "' 2>&1";
+    FILE* const pipe = popen(command.c_str(), "r");
+    if (!pipe) throw std::runtime_error("popen");
+    std::string all;
+    for (int c; (c = std::fgetc(pipe)) != EOF;) all += static_cast<char>(c);
+    return {all, pclose(pipe)};
+}
+
 // The first line's continuation is that of the same prompt, and later lines continue the text so far.
 TEST_F(GenerateCommand, InteractiveContinuesEachLineOfAPipe) {
     write_bytes(at("lines"), "line 7:\n\nthe quick\n");
     const std::string one = generate({"--prompt", "line 7:"}).out;
-    const std::string command =
-        binary() + " generate --interactive --tokens 40 --from '" + at("run") + "' < '" + at("lines") + "'";
-    FILE* const pipe = popen(command.c_str(), "r");
-    ASSERT_TRUE(pipe);
-    std::string all;
-    for (int c; (c = std::fgetc(pipe)) != EOF;) all += static_cast<char>(c);
-    EXPECT_EQ(pclose(pipe), 0);
-    ASSERT_TRUE(all.starts_with(one.substr(7))) << all;
+    const auto [all, status] = interactive(binary(), "--from '" + at("run") + "'", at("lines"));
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(all.starts_with(one.substr(7))) << all;
     EXPECT_GT(all.size(), one.size() + 40);
     EXPECT_NE(generate({"--interactive", "--samples", "2"}).status, 0);
+}
+
+// GPT-2's tokens with a model of bytes: a line whose ids the model lacks is refused, and the next line is continued.
+TEST_F(GenerateCommand, InteractiveRefusesALineOfTokensThatTheModelLacks) {
+    write_bytes(at("lines"), "Hello there\n!!\n");
+    const auto [all, status] = interactive(binary(), "--tokenizer gpt2 --from '" + at("run") + "'", at("lines"));
+    EXPECT_EQ(status, 0) << all;
+    EXPECT_NE(all.find("is outside the model's vocabulary of 256"), std::string::npos) << all;
+    EXPECT_GT(all.size(), all.find("is outside") + 100) << "the second line has a continuation";
 }
 
 }  // namespace
