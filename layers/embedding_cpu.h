@@ -14,7 +14,8 @@ void forward(float* out, const int32_t* tokens, const WeightRows<Element>& wte, 
              int64_t C) {
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < B * T; ++row) {
-        const auto *const token = wte.row(tokens[row]), *const next = wte.row(tokens[std::min(row + 1, B * T - 1)]);
+        const auto* const token = wte.row(tokens[row]);
+        const auto* const next = wte.row(tokens[std::min(row + 1, B * T - 1)]);
         const float scale = wte.scale(tokens[row]);
         const float* const position = wpe + row % T * C;
         each_vector(C, [&](int64_t c, int64_t n, int k) {

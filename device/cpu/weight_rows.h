@@ -16,7 +16,7 @@ using vbyte = int8_t __attribute__((vector_size(W), may_alias));
 // Uses intrinsics, because GCC 12 would convert by way of 16-bit integers.
 inline vfloat widen(vbyte v) {
 #if defined(__AVX512F__)
-    return (vfloat)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)v));
+    return (vfloat)_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, (__m128i)v));
 #elif defined(__AVX2__)
     return (vfloat)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)v)));
 #else
