@@ -11,6 +11,7 @@
 
 #include "io/model/checkpoint.h"
 #include "program/info.h"
+#include "io/data/choices.h"
 #include "io/data/dataset.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
@@ -223,6 +224,21 @@ void print_hellaswag(std::ostream& out, const std::string& path, const MappedFil
         << " bytes\n";
 }
 
+// The first of a file's JSON lines, or null if it is none.
+nlohmann::json first_line(const MappedFile& file) {
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+    const nlohmann::json line = nlohmann::json::parse(text.substr(0, text.find('\n')), nullptr, false);
+    return line.is_object() ? line : nlohmann::json();
+}
+
+void print_examples(std::ostream& out, const std::string& path) {
+    const ExampleSet set = read_examples(path, *load_tokenizer("byte"), 256);
+    size_t endings = 0;
+    for (const Example& example : set.examples) endings += example.endings.size();
+    out << path << ": multiple choice for --choices, " << grouped(std::ssize(set.examples)) << " examples with "
+        << grouped(static_cast<int64_t>(endings)) << " endings\n";
+}
+
 void print_log(std::ostream& out, const std::string& path) {
     const std::vector<LogEntry> log = read_log(path);
     out << path << ": a training log, " << log.size() << " lines";
@@ -265,10 +281,13 @@ void print_info(const std::string& path, std::ostream& out) {
         const std::string parent = fs::path(path).parent_path().string();
         return print_trainer_state(out, parent.empty() ? "." : parent);
     }
-    if (name.ends_with(".jsonl")) return print_log(out, path);
-
     if (is_gguf(path)) return print_gguf(out, path);
     const MappedFile file(path);
+    if (name.ends_with(".jsonl")) {
+        const nlohmann::json line = first_line(file);
+        if (line.contains("step") || file.size() == 0) return print_log(out, path);
+        if (line.contains("ctx")) return print_examples(out, path);
+    }
     const std::string kind = llmc_kind(magic_of(file));
     if (kind == "an llm.c model") {
         const int version = read_llmc_model_version(path);

@@ -321,6 +321,22 @@ def write_shard(path, ids):
         f.write(header.tobytes() + np.array(ids, "<u2").tobytes())
 
 
+def check_greedy(checks, train_gpt2, checkpoint, model, context):
+    """Checks that generate writes the ids of transformers' greedy search, up to the model's context."""
+    prompt = [7, 3, 250]
+    for penalty in (1.0, 1.3):
+        options = {"from": checkpoint, "prompt-ids": " ".join(map(str, prompt)), "tokens": context - len(prompt)}
+        greedy = options_of({**options, "temperature": 0, "repetition-penalty": penalty})
+        name = f"greedy ids, repetition penalty {penalty}"
+        printed = checks.run(f"generate, {name}", [train_gpt2, "generate", *map(str, greedy)])
+        with torch.no_grad():
+            theirs = model.generate(
+                torch.tensor([prompt]), do_sample=False, max_length=context, repetition_penalty=penalty, eos_token_id=None
+            )[0].tolist()
+        ours = [int(word) for word in (printed or "").split("\n")[0].split()]
+        checks.check(f"{name} are transformers'", ours == theirs, first_difference(ours, theirs))
+
+
 def check_ids(checks, directory, train_gpt2, random):
     """Checks a transformers model without a tokenizer: evaluated on a shard, trained on it, and opened again."""
     context, vocab = 32, 300
@@ -336,6 +352,7 @@ def check_ids(checks, directory, train_gpt2, random):
     model.save_pretrained(theirs)
     printed = checks.run("eval, ids", [train_gpt2, "eval", "--from", theirs, "--data", shard])
     check_loss(checks, "ids", printed, model.double(), ids, context)
+    check_greedy(checks, train_gpt2, theirs, model, context)
 
     options = options_of({"init": theirs, "data": shard, "seq": context, "steps": 2, "warmup": 0, "out": ours})
     if checks.run("train_gpt2 --init, ids", [train_gpt2, "train", *map(str, options)]) is None:

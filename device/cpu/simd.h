@@ -2,6 +2,7 @@
 // types have + - * / and comparisons at every width; only the other operations are written per width.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -193,6 +194,32 @@ inline void exchange_all(vfloat (&rows)[W]) {
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i)
         if (!(i & D)) exchange<D>(rows[i], rows[i | D]);
+}
+
+// Lane r of the result is sum(rows[r]) to the bit, r < N, by less than half of the operations. N is a power of two, at
+// most W. `rows` is overwritten.
+template <int N, int D = W / 2>
+inline vfloat sums(vfloat* rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < (D < N ? D : N); ++i)
+        if constexpr (D < N) {  // the sums of row i go to the lanes without bit D, those of row i + D to the others
+            exchange<D>(rows[i], rows[i + D]);
+            rows[i] += rows[i + D];
+        } else {
+            rows[i] += swap_lanes<D>(rows[i]);
+        }
+    if constexpr (D > 1)
+        return sums<N, D / 2>(rows);
+    else
+        return rows[0];
+}
+
+// out[r] = sum(rows[r]) for r < N. Up to W - 1 floats after them are overwritten, and `rows` too.
+template <int N>
+inline void store_sums(float* out, vfloat* rows) {
+    constexpr int at_once = N < W ? static_cast<int>(std::bit_floor(static_cast<unsigned>(N))) : W;
+    store(out, sums<at_once>(rows));
+    if constexpr (N > at_once) store_sums<N - at_once>(out + at_once, rows + at_once);
 }
 
 // out[j * ld_out + i] = row(i)[j] for i < W and j < min(n, W), by exchanging halves, quarters, … of the matrix.

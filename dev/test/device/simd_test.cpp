@@ -202,6 +202,24 @@ TEST(Simd, SumAddsHalvesOntoHalves) {
     }
 }
 
+template <int N>
+void expect_sums() {
+    vfloat rows[N];
+    float expected[N], found[N + W];
+    for (int r = 0; r < N; ++r) {
+        for (int i = 0; i < W; ++i)
+            rows[r][i] = std::ldexp(1.0f + 0.1f * static_cast<float>(i + r), (i * 7 + r * 5) % 23);
+        expected[r] = simd::sum(rows[r]);
+    }
+    simd::store_sums<N>(found, rows);
+    for (int r = 0; r < N; ++r) EXPECT_EQ(found[r], expected[r]) << "row " << r << " of " << N;
+}
+
+TEST(Simd, SumsOfSeveralAreTheSameBits) {
+    [&]<int... N>(std::integer_sequence<int, N...>) { (expect_sums<N + 1>(), ...); }
+    (std::make_integer_sequence<int, 2 * W + 3>());
+}
+
 TEST(Simd, MaxFindsTheLargestInAnyLane) {
     for (int i = 0; i < W; ++i) {
         vfloat v = lanes(-100, -1);

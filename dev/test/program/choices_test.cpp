@@ -115,6 +115,13 @@ TEST_F(Choices, AnswersAreThoseOfThePlainComputation) {
     EXPECT_NE(eval(file, {{"data", text}}).find("\naccuracy by summed log-likelihood 0."), std::string::npos);
 }
 
+TEST_F(Choices, InfoCountsTheExamples) {
+    const std::string file = hellaswag(60);
+    const Result result = run({"info", file});
+    EXPECT_EQ(result.out, file + ": multiple choice for --choices, 60 examples with 240 endings\n") << result.err;
+    EXPECT_NE(run({"info", lambada(40)}).out.find("lambada.jsonl: text, "), std::string::npos);
+}
+
 TEST_F(Choices, LastWords) {
     const std::string file = lambada(40);
     const ChoicesResult wanted = expected(examples(file), 24);
