@@ -273,6 +273,9 @@ TEST_F(Refusals, PlansOfMemoryThatDoNotFit) {
 #ifndef __SANITIZE_ADDRESS__     // which reserves terabytes of addresses
     const Limits limits{.memory = rlim_t{1} << 30};
     expect_refused(training("out", {{"channels", "4096"}, {"heads", "1"}}), {"memory", "needed"}, limits);
+    train("run", {{"context", "64"}});
+    expect_refused({"generate", "--from", at("run"), "--samples", "65536", "--prompt", "a"},
+                   {"memory", "needed (parameters", "make --samples smaller"}, {.memory = rlim_t{400} << 20});
     // Near the edge it runs or is refused; it is never killed.
     const auto near_edge = [&](int64_t mib, Args args) {
         const std::string out = "limit " + std::to_string(mib) + args["optimizer"] + args["threads"];
