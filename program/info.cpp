@@ -224,7 +224,7 @@ void print_hellaswag(std::ostream& out, const std::string& path, const MappedFil
         << " bytes\n";
 }
 
-// The first of a file's JSON lines, or null if it is none.
+// The first line of a file of JSON lines, or null if it is no JSON object.
 nlohmann::json first_line(const MappedFile& file) {
     const std::string_view text(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
     const nlohmann::json line = nlohmann::json::parse(text.substr(0, text.find('\n')), nullptr, false);
@@ -285,7 +285,7 @@ void print_info(const std::string& path, std::ostream& out) {
     const MappedFile file(path);
     if (name.ends_with(".jsonl")) {
         const nlohmann::json line = first_line(file);
-        if (line.contains("step") || file.size() == 0) return print_log(out, path);
+        if (line.contains("step") || name == "log.jsonl") return print_log(out, path);
         if (line.contains("ctx")) return print_examples(out, path);
     }
     const std::string kind = llmc_kind(magic_of(file));

@@ -196,8 +196,8 @@ inline void exchange_all(vfloat (&rows)[W]) {
         if (!(i & D)) exchange<D>(rows[i], rows[i | D]);
 }
 
-// Lane r of the result is sum(rows[r]) to the bit, r < N, by less than half of the operations. N is a power of two, at
-// most W. `rows` is overwritten.
+// Lane r of the result is sum(rows[r]) to the bit, r < N, with less than half as many operations as N calls of sum(). N
+// is a power of two, at most W. `rows` is overwritten.
 template <int N, int D = W / 2>
 inline vfloat sums(vfloat* rows) {
 #pragma GCC unroll 16

@@ -11,16 +11,16 @@
 
 namespace gemm {
 
-// How B is walked along, measured with AVX2 on a Zen 3 and with AVX-512 on a Sapphire Rapids: the rows of A whose sums
-// are in registers at once, the rows of B at a time with one row of A and with more, how far ahead B is prefetched, and
-// into which cache.
-constexpr bool wide = W == 16, many_registers = max_rows(1) == 8;
-constexpr int a_rows = wide ? 8 : 4;
+// The choices of the loops, as measured with AVX2 on a Zen 3 and with AVX-512 on a Sapphire Rapids: how many rows of A
+// have their sums in registers at once, beside how many rows of B; how far ahead B is prefetched, and into which cache.
+// With AVX-512, a single row of A takes a fifth to a third less time if each step reads one line of B instead of eight.
+constexpr bool wide_vectors = W == 16, more_registers = max_rows(1) == 8;
+constexpr int a_rows = wide_vectors ? 8 : 4;
 template <class Element>
-constexpr int b_rows_with_one = wide ? 4 / sizeof(Element) : 8;
-constexpr int b_rows = many_registers && !wide ? 6 : 3;
+constexpr int b_rows_with_one = wide_vectors ? 4 / sizeof(Element) : 8;
+constexpr int b_rows = more_registers && !wide_vectors ? 6 : 3;
 constexpr int64_t ahead_bytes = 12 << 10;
-constexpr Cache ahead_cache = wide ? Cache::L2 : Cache::L1;
+constexpr Cache ahead_cache = wide_vectors ? Cache::L2 : Cache::L1;
 
 // c (MS,RS) = the dot products of MS rows of a and RS rows of b, of K values. At each vector of K, LINES cache lines
 // are prefetched, from `ahead` on.
