@@ -55,27 +55,26 @@ template <int MS, int RS, int LINES, class Element>
         for (int r = 0; r < RS; ++r) c[m * ldc + r] = b.scale(r) * products[m * RS + r];
 }
 
-// c (M,RS). While its first rows are computed, later rows of b are prefetched.
+// c (M,RS), in as few parts as possible. While its first rows are computed, later rows of b are prefetched.
 template <int RS, class Element>
 void dot_columns(int64_t M, int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b, float* c,
                  int64_t ldc) {
     constexpr int bytes = RS * W * sizeof(Element), lines = (bytes + cache_line - 1) / cache_line;
     const float* const ahead = b.first + ahead_bytes / 4;
-    const auto first = [&]<int MS>(std::integral_constant<int, MS>) {
-        dot_products<MS, RS, lines>(K, a, lda, b, c, ldc, ahead);
-        return MS;
+    int64_t m = 0;
+    const auto run = [&]<int MS>(std::integral_constant<int, MS>) {
+        for (; m + MS <= M; m += MS) {
+            if (m == 0)
+                dot_products<MS, RS, lines>(K, a, lda, b, c, ldc, ahead);
+            else
+                dot_products<MS, RS, 0>(K, a + m * lda, lda, b, c + m * ldc, ldc, nullptr);
+        }
     };
-    const auto next = [&]<int MS>(std::integral_constant<int, MS>, int64_t m) {
-        dot_products<MS, RS, 0>(K, a + m * lda, lda, b, c + m * ldc, ldc, nullptr);
-        return m + MS;
-    };
-    constexpr std::integral_constant<int, a_rows> all;
-    constexpr std::integral_constant<int, 4> four;
-    constexpr std::integral_constant<int, 1> one;
-    int64_t m = M >= a_rows ? first(all) : M >= 4 ? first(four) : first(one);
-    while (m + a_rows <= M) m = next(all, m);
-    while (m + 4 <= M) m = next(four, m);
-    while (m < M) m = next(one, m);
+    run(std::integral_constant<int, a_rows>());
+    run(std::integral_constant<int, 4>());
+    run(std::integral_constant<int, 3>());
+    run(std::integral_constant<int, 2>());
+    run(std::integral_constant<int, 1>());
 }
 
 // C's rectangle [0, M) x [columns), then its epilogue, on the calling thread.
