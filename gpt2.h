@@ -26,8 +26,9 @@ public:
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
     // Activations are planned for batches of at most B x T tokens; ActivationPolicy::inference makes a model that
-    // cannot train, and an empty cache one that cannot generate.
-    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p, CacheSize size = {})
+    // cannot train, and an empty cache one that cannot generate. `shards` is how many end_shard() will sum.
+    GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p, CacheSize size = {},
+         int64_t shards = 1)
         : Model(c, size, weight_type(device)),
           policy(p),
           acts(c, B, T, p, sizeof(wide) / sizeof(scalar), size),
@@ -38,6 +39,8 @@ public:
         if (mixed) master = allocate<wide>(dev, table.size);
         if (policy == ActivationPolicy::inference) return;
         gradients = allocate<wide>(dev, table.size);
+        for (int64_t level = 0; level < tree_levels(shards); ++level)
+            subtrees.push_back(allocate<wide>(dev, table.size));
         m = allocate<wide>(dev, table.size);
         v = allocate<wide>(dev, table.size);
     }
@@ -128,6 +131,16 @@ public:
         prefetch_batch(dev, x, y, B * T);
     }
 
+    // subtrees[l], a sum of 2^l shards, waits for the subtree on its right, as a bit of a binary counter for its carry.
+    void end_shard(int64_t shard) override {
+        size_t level = 0;
+        for (; shard >> level & 1; ++level) add(dev, gradients.get(), subtrees[level].get(), table.size);
+        if (level == subtrees.size()) return;  // that was the last shard
+        copy(dev, subtrees[level].get(), gradients.get(), table.size);
+        zero_added_gradients();
+        accumulate = false;
+    }
+
     // After forward: computes the losses, and gradients += the gradient of scale * (sum of the losses).
     void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
@@ -203,8 +216,7 @@ public:
             decide(dev, status.get(), gradients.get(), table.size, of_step);
             apply_update(of_step, params.use_muon);
             round_parameters(of_step, status.get());
-            for (const Parameter& p : table.rows)
-                if (!p.matmul_weight) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
+            zero_added_gradients();
         });
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));
@@ -240,6 +252,7 @@ public:
     Device dev;
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
+    std::vector<Buffer<wide>> subtrees;    // of the tree over the shards
     Buffer<StepStatus> status;
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
@@ -278,6 +291,12 @@ private:
                               parameters.get() + table.lnfb.offset, 1, C);
         classifier_logits(dev, rows, a(acts.lnf), parameters.get() + table.wte.offset, B, C, V);
         to_host(dev, logits + first * V, rows, B * V);
+    }
+
+    // Matmuls write the gradients of their weights first; other layers only add to theirs.
+    void zero_added_gradients() {
+        for (const Parameter& p : table.rows)
+            if (!p.matmul_weight) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
     }
 
     wide* weights() {  // what the optimizer works on

@@ -44,6 +44,9 @@ struct Model {
     // A hint: forward_backward will be called with this batch next. A GPU copies it while it still computes. The hint
     // never changes results. x and y may be reused when this returns.
     virtual void prefetch(const int32_t*, const int32_t*, int64_t, int64_t) {}
+    // Ends shard 0, 1, … of a step, one of 2^n equal parts of its batches. The gradients of the shards are summed over
+    // a balanced binary tree; after the last shard, `gradients` is their sum.
+    virtual void end_shard(int64_t shard) = 0;
     // The loss of the batches since the last update.
     virtual double loss() = 0;
     // losses (B,T) in nats, without gradients. Of a few long sequences or of many short ones: any T up to the planned

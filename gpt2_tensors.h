@@ -2,6 +2,7 @@
 // name, shape or offset (the model, checkpoints, the reference test, the memory plan, `info`) reads it here.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <numeric>
@@ -105,6 +106,9 @@ struct ParameterTable {
         lnfb = add("lnfb", {C}, Init::zeros, "ln_f.bias");
     }
 };
+
+// Levels of the balanced binary tree over the shards of a step, a power of two. Each needs a buffer for gradients.
+constexpr int64_t tree_levels(int64_t shards) { return std::countr_zero(static_cast<uint64_t>(shards)); }
 
 // Which activations a forward pass keeps for the backward pass, from least to most.
 enum class ActivationPolicy {

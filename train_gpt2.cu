@@ -93,8 +93,8 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                          std::to_string(attention_plain::most_channels) + "; choose more heads");
     use_device(options.device);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
-        const MemoryPlan plan(config, B, T, policy, cache_size(options, config), {.scalar = sizeof(Scalar), .wide = 4},
-                              [&] {
+        const MemoryPlan plan(config, B, T, policy, cache_size(options, config),
+                              {.scalar = sizeof(Scalar), .wide = 4, .shards = options.shards}, [&] {
                                   const Cuda dev;
                                   return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) +
                                          (int64_t{32} << 20);  // and cuBLASLt's
@@ -108,7 +108,7 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
                                   ActivationPolicy policy) {
     return for_dtype(options, [&]<class Scalar>(Scalar) -> std::unique_ptr<Model> {
         return std::make_unique<GPT2<Cuda, Scalar>>(device_for(options, policy), config, B, T, policy,
-                                                    cache_size(options, config));
+                                                    cache_size(options, config), options.shards);
     });
 }
 

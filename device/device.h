@@ -211,6 +211,17 @@ void copy(Device&, T* out, const T* x, int64_t n) {
     std::copy_n(x, n, out);
 }
 
+// x (n) += y
+template <class T>
+void add(Reference<T>&, T* x, const T* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) x[i] += y[i];
+}
+inline void add(Cpu& dev, float* x, const float* y, int64_t n) {
+    const Timed timed(dev, "add", 0, prod(n, 3 * sizeof(float)));
+#pragma omp parallel for simd
+    for (int64_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
 // The sum in double, in order.
 template <HostDevice Device, class T>
 double sum(Device&, const T* x, int64_t n) {

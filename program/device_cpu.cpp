@@ -46,7 +46,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
         throw InputError("--weights: " + options.weights + " saves nothing with 1 channel; leave it out");
     // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
     MemoryPlan plan(config, B, T, policy, cache_size(options, config),
-                    {.second_moments_of_matrices = options.optimizer != "muon"},
+                    {.second_moments_of_matrices = options.optimizer != "muon", .shards = options.shards},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     // The parameters are read in fp32, and converted one matrix at a time.
@@ -67,7 +67,8 @@ std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& conf
     Cpu cpu(matmul_kind(options));
     cpu.weights = weight_type(options);
     cpu.reserve(scratch(options, config, B, T, policy));
-    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy, cache_size(options, config));
+    return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy, cache_size(options, config),
+                                       options.shards);
 }
 
 std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {

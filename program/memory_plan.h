@@ -42,10 +42,11 @@ struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
     // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs no
-    // second moments for the matrices that it updates.
+    // second moments for the matrices that it updates. A step of several shards needs a buffer per level of their tree.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         bool second_moments_of_matrices = true;
+        int64_t shards = 1;
     };
     // scratch() returns the bytes of scratch memory that the device needs.
     template <class Scratch>
@@ -63,7 +64,7 @@ struct MemoryPlan {
         rows.emplace_back("parameters", parameters * sizes.scalar);
         if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
         if (policy != ActivationPolicy::inference) {
-            rows.emplace_back("gradients", parameters * sizes.wide);
+            rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(sizes.shards)));
             int64_t moments = 2 * parameters;
             for (const Parameter& p : table.rows)
                 if (p.muon() && !sizes.second_moments_of_matrices) moments -= p.copies * p.stride;

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -285,8 +286,16 @@ void Options::check() const {
                                                 text(context) + "; give at most " + text(context));
     const int64_t one = batch * seq, below = total_batch / one * one;
     const std::string nearest = (below > 0 ? text(below) + " or " : "") + text(below + one);
+    refuse_if(!std::has_single_bit(static_cast<uint64_t>(shards)),
+              "--shards: " + text(shards) + " is not a power of two; choose " +
+                  text(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(shards)))));
+    const int64_t batches = total_batch / one;
     refuse_if(total_batch % one != 0, "--total-batch: " + text(total_batch) +
                                           " is not a multiple of batch * seq = " + text(one) + "; choose " + nearest);
+    refuse_if(batches % shards != 0, "--shards: " + text(shards) + " does not divide the " + text(batches) +
+                                         " batches of a step, which are total-batch / (batch * seq); choose " +
+                                         text(int64_t{1} << std::countr_zero(static_cast<uint64_t>(batches))) +
+                                         " or another --total-batch");
 }
 
 std::string Options::to_json() const {
@@ -298,9 +307,10 @@ std::string Options::to_json() const {
 }
 
 void Options::fill_from_json(const std::string& text) {
-    const auto json = Json::parse(text, nullptr, false);
+    auto json = Json::parse(text, nullptr, false);
     const std::string where = "the checkpoint's options: ";
     refuse_if(!json.is_object(), where + "not a JSON object; resume from another checkpoint");
+    if (!json.contains("shards")) json["shards"] = 1;  // saved by a version without them
     std::set<std::string> known;
     each_row(command, !on_gpu,
              [&](const OptionRow& row) { known.insert(row.name); });  // the other program's are ignored

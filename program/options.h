@@ -20,6 +20,7 @@ struct Options {
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
     int64_t vocab = 0;                            // 0: that of the tokenizer
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens per optimizer step
+    int64_t shards = 1;
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;

@@ -142,6 +142,8 @@ inline const std::vector<OptionRow> rows = {
     {"seq", train, &O::seq, "tiny 128, --init 256, others 1024", "TOKENS", "sequence length, up to --context", 1, 1e6},
     {"total-batch", train, &O::total_batch, "(batch * seq)", "TOKENS",
      "tokens per optimizer step, a multiple of batch * seq; gradients are accumulated over several batches", 1, 1e12},
+    {"shards", train | fixed, &O::shards, "1", "N",
+     "sum the gradients of N equal parts of a step's batches apart, then over a binary tree; a power of two", 1, 65536},
     {"steps", train, &O::steps, "tiny 3000, --init 500, others 20000", "STEPS", "number of optimizer steps", 1, 1e12},
     {"lr", train, &O::lr, "tiny 0.003, d12 0.0006, d24 0.0003, d36 0.00025, d48 0.0002, --init 0.00005", "RATE",
      "peak learning rate", 0, 10},

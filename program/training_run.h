@@ -31,12 +31,17 @@ public:
 
     int64_t next_step() const { return state.step + 1; }
     // Calls use(x, y, scale) for each batch of one step, until it returns false. `scale` turns the sum of the batches'
-    // losses into a mean.
+    // losses into a mean. The gradients of each of the --shards are summed apart.
     template <class Use>
     void each_batch(const Use& use) {
         const double scale = 1.0 / static_cast<double>(options.total_batch);
-        batches->each(*model, options.total_batch / (options.batch * options.seq),
-                      [&](const int32_t* x, const int32_t* y) { return use(x, y, scale); });
+        const int64_t batches_of_shard = options.total_batch / (options.batch * options.seq * options.shards);
+        bool go_on = true;
+        for (int64_t shard = 0; go_on && shard < options.shards; ++shard) {
+            batches->each(*model, batches_of_shard,
+                          [&](const int32_t* x, const int32_t* y) { return go_on = use(x, y, scale); });
+            if (go_on) model->end_shard(shard);
+        }
     }
     // The parameters of the next update: learning rate, gradient clipping, the thresholds of --skip-outliers and
     // others.

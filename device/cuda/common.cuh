@@ -320,6 +320,26 @@ void launch_elements(int64_t n, const Launch& launch, const Pointer*... tensors)
         with.template operator()<1>();
 }
 
+template <int V>
+__global__ void __launch_bounds__(elements_block)
+    add_kernel(float* __restrict__ x, const float* __restrict__ y, int64_t n) {
+    each_element<V>(n, [&]<int W>(int64_t i) {
+        float sum[W], more[W];
+        load_once<W>(sum, x + i);
+        load_once<W>(more, y + i);
+        UNROLL for (int w = 0; w < W; ++w) sum[w] += more[w];
+        store(x + i, sum);
+    });
+}
+
+// x (n) += y, both in device memory
+inline void add(Cuda& dev, float* x, const float* y, int64_t n) {
+    const Timed timed(dev, "add", 0, prod(n, 3 * sizeof(float)));
+    launch_elements<float>(
+        n, [&]<int V>(unsigned blocks) { LAUNCH((add_kernel<V>), blocks, elements_block, 0, dev.stream, x, y, n); }, x,
+        y);
+}
+
 // --- sums of a fixed shape: the same bits at every run
 // The sum over a warp, in every lane.
 __device__ __forceinline__ float warp_sum(float x) {

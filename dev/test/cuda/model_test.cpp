@@ -171,6 +171,36 @@ TYPED_TEST(CudaModelOf, BatchesFetchedAheadChangeNoBit) {
     }
 }
 
+TYPED_TEST(CudaModelOf, ShardsAreSummedOverATree) {
+    using GPT = GPT2<Cuda, TypeParam>;
+    const auto model = [](int64_t shards) {
+        auto made =
+            std::make_unique<GPT>(cuda_for_training(), tiny, B, ::T, ActivationPolicy::training, CacheSize{}, shards);
+        const Model::HostState host = made->download();
+        initialize_parameters(tiny, made->table, 3, host.parameters);
+        made->upload(host);
+        return made;
+    };
+    const auto add_batch = [](GPT& to, int64_t number) {
+        const typename SmallRun<TypeParam>::Batch batch(1, number);
+        to.forward_backward(batch.x.data(), batch.y.data(), B, ::T, 0.1);
+    };
+    const auto gradients = [](GPT& of) { return to_host(of.dev, of.gradients.get(), of.table.size); };
+    const auto tree = model(4);
+    std::vector<std::vector<float>> shards;
+    for (int64_t shard = 0; shard < 4; ++shard) {
+        const auto alone = model(1);
+        add_batch(*alone, shard), add_batch(*tree, shard);
+        shards.push_back(gradients(*alone));
+        tree->end_shard(shard);
+    }
+    const std::vector<float> sum = gradients(*tree);
+    for (size_t i = 0; i < sum.size(); ++i) {
+        const float left = shards[0][i] + shards[1][i], right = shards[2][i] + shards[3][i];
+        ASSERT_EQ(sum[i], left + right) << i;
+    }
+}
+
 // An update by another optimizer, or with other rounding, is another graph.
 TEST(CudaModel, AGraphIsOfOneKindOfUpdate) {
     Profile profile;

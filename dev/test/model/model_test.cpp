@@ -40,8 +40,8 @@ struct Batch {
 template <class Device>
 struct Trial {
     explicit Trial(const Case& c, const std::vector<float>& parameters,
-                   ActivationPolicy policy = ActivationPolicy::training, CacheSize cache = {})
-        : model(Device{}, c.config, c.B, c.T, policy, cache) {
+                   ActivationPolicy policy = ActivationPolicy::training, CacheSize cache = {}, int64_t shards = 1)
+        : model(Device{}, c.config, c.B, c.T, policy, cache, shards) {
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
     }
     std::vector<double> gradients(const Parameter& p) const {
@@ -154,6 +154,42 @@ void expect_accumulation(double tolerance) {
 TEST(Model, AccumulatedGradientsAreTheLargeBatchs) {
     expect_accumulation<Exact>(1e-13);
     expect_accumulation<Cpu>(1e-6);  // the same terms in another order: some roundings of the largest
+}
+
+template <class Device>
+void expect_tree() {
+    Case c = small;
+    c.B = 8;
+    const std::vector<float> parameters = random_parameters(c.config);
+    const Batch batch(c);
+    const auto add_batch = [&](Trial<Device>& t, int64_t b) {
+        t.model.forward_backward(batch.x.data() + b * c.T, batch.y.data() + b * c.T, 1, c.T, 0.1);
+    };
+    for (const int64_t shards : {1, 2, 4}) {
+        Trial<Device> tree(c, parameters, ActivationPolicy::training, {}, shards);
+        for (int step = 1; step <= 2; ++step) {  // the second one begins with what the first has left
+            std::vector<std::vector<typename Device::scalar>> sums;
+            for (int64_t shard = 0; shard < shards; ++shard) {
+                Trial<Device> alone(c, parameters);
+                for (int64_t b = shard * 8 / shards; b < (shard + 1) * 8 / shards; ++b)
+                    add_batch(tree, b), add_batch(alone, b);
+                tree.model.end_shard(shard);
+                sums.push_back(alone.all_gradients());
+            }
+            for (; sums.size() > 1; sums.resize(sums.size() / 2))
+                for (size_t i = 0; i < sums.size() / 2; ++i)
+                    for (size_t j = 0; j < sums[i].size(); ++j) {
+                        const auto left = sums[2 * i][j], right = sums[2 * i + 1][j];
+                        sums[i][j] = left + right;
+                    }
+            EXPECT_EQ(tree.all_gradients(), sums[0]) << shards << " shards, step " << step;
+            tree.model.update(at_step({.lr = 0}, step));
+        }
+    }
+}
+TEST(Model, ShardsAreSummedOverABalancedTree) {
+    expect_tree<Exact>();
+    expect_tree<Cpu>();
 }
 
 TEST(Model, TheFirstBatchAfterAnUpdateOverwritesGradients) {

@@ -28,8 +28,12 @@ Args few_and(const Args& more) {
 
 // A step has several batches, and evaluations and samples come between steps.
 TEST_F(CudaProgram, TrainsInFP32AsTheCpuDoes) {
-    const Args all = few_and(
-        {{"total-batch", "64"}, {"eval-every", "1"}, {"sample-every", "2"}, {"sample-tokens", "2"}, {"seq", "8"}});
+    const Args all = few_and({{"total-batch", "64"},
+                              {"shards", "2"},
+                              {"eval-every", "1"},
+                              {"sample-every", "2"},
+                              {"sample-tokens", "2"},
+                              {"seq", "8"}});
     Args gpu = all;
     gpu["dtype"] = "fp32";
     train("gpu", gpu);

@@ -8,6 +8,7 @@ struct Idle : Model {
     HostState download() override { return {}; }
     void upload(const HostState&) override {}
     void forward_backward(const int32_t*, const int32_t*, int64_t, int64_t, double) override {}
+    void end_shard(int64_t) override {}
     double loss() override { return 0; }
     void token_losses(float*, const int32_t*, const int32_t*, int64_t, int64_t) override {}
     void token_logits(float*, int64_t) override {}

@@ -72,6 +72,11 @@ TEST_F(Memory, IsPlannedForBatches) {
     }
 }
 
+// Of 4 shards two sums wait while the third is computed.
+TEST_F(Memory, IsPlannedForShards) {
+    expect_planned(training("shards", wide("adamw", 2, {{"shards", "4"}, {"total-batch", "128"}})));
+}
+
 // The profile measures the memory's speed at the end, with buffers besides the model.
 TEST_F(Memory, IsPlannedForTheProfile) {
     expect_planned(training("profiled", wide("adamw", 2, {{"profile", ""}, {"channels", "128"}})));

@@ -146,6 +146,11 @@ TEST(Options, Contradictions) {
                          "--total-batch: 5000 is not a multiple of batch * seq = 2048; choose 4096 or 6144"));
     EXPECT_TRUE(contains(error_of({"--total-batch", "5"}), "choose 2048"));
     EXPECT_EQ(parse({"--total-batch", "4096"}).total_batch, 4096);
+    EXPECT_TRUE(contains(error_of({"--shards", "7"}), "--shards: 7 is not a power of two; choose 4"));
+    EXPECT_TRUE(contains(error_of({"--shards", "2"}), "--shards: 2 does not divide the 1 batches of a step"));
+    EXPECT_TRUE(contains(error_of({"--shards", "8", "--total-batch", "24576"}),
+                         "does not divide the 12 batches of a step, which are total-batch / (batch * seq); choose 4"));
+    EXPECT_EQ(parse({"--shards", "4", "--total-batch", "24576"}).shards, 4);
     EXPECT_TRUE(contains(error_of({"--channels", "130"}), "--channels: 130 is not a multiple of --heads 4; change"));
     EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "--warmup: 4000 is more than --steps 3000; change"));
     EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}),
@@ -272,6 +277,9 @@ TEST(Options, ResumeRefusesAnotherModel) {
     EXPECT_TRUE(contains(resume({"--resume", "--layers", "6"}, run),
                          "--layers: 6 differs from 4 in the run to resume; leave it out"));
     EXPECT_TRUE(contains(resume({"--resume", "--model", "d12"}, run), "--layers: 12 differs from 4 in"));
+    for (const std::string& saved : {run, std::string("{}")})  // versions without shards summed all batches in order
+        EXPECT_TRUE(contains(resume({"--resume", "--shards", "2", "--total-batch", "4096"}, saved),
+                             "--shards: 2 differs from 1 in the run to resume; leave it out"));
     EXPECT_TRUE(contains(resume({"--resume", "--no-special-tokens"}, R"({"no-special-tokens": false})"),
                          "--no-special-tokens: true differs from false in"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"no-special-tokens": 2})"),

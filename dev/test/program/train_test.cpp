@@ -1,6 +1,7 @@
 // Training runs: their files, exact resume, accumulation, schedules, clipping, and the order of events.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "dev/test/program/program.h"
 #include "io/data/dataset.h"
@@ -155,6 +156,22 @@ TEST_F(Train, ResumedIsAsUnbroken) {
             expect_same_run(optimizer, resumed);
         }
     }
+}
+
+// The tree over which the gradients of shards are summed depends on --shards alone.
+TEST_F(Train, EachNumberOfShardsHasItsOwnBits) {
+    std::set<std::vector<float>> results;
+    for (const std::string shards : {"1", "2", "4", "8"}) {
+        const Args of_shards = with(odd, {{"batch", "1"}, {"total-batch", "296"}, {"shards", shards}});
+        train(shards, with(of_shards, {{"threads", "2"}}));
+        train("other" + shards, with(of_shards, {{"threads", "1"}, {"recompute", "block"}}));
+        EXPECT_EQ(parameters_of(shards), parameters_of("other" + shards));
+        rewind(shards, "resumed" + shards, "step_000007");
+        expect_done({"train", "--resume", "--out", at("resumed" + shards), "--threads", "3"});
+        expect_same_run(shards, "resumed" + shards);
+        results.insert(parameters_of(shards));
+    }
+    EXPECT_EQ(results.size(), 4u);
 }
 
 TEST_F(Train, ResumesAfterBeingKilled) {
