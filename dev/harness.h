@@ -24,7 +24,8 @@ inline double seconds_a_call(const std::function<void()>& work, double at_least 
     return seconds / static_cast<double>(calls);
 }
 
-// Returns when this process's threads sleep: after work they spin for a while, and would disturb the next timing.
+// Returns when this process's threads sleep: after work they spin for a while, and would disturb the next timing. Linux
+// may count a thread's time only at its clock's ticks, 4 or 10 ms apart, so it must count none for 16 ms.
 inline void rest() {
     const auto cpu_seconds = [] {
         timespec t{};
@@ -32,7 +33,7 @@ inline void rest() {
         return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
     };
     const double give_up = seconds_now() + 0.5;  // OMP_WAIT_POLICY=active: they never sleep
-    for (int quiet = 0; quiet < 3 && seconds_now() < give_up;) {
+    for (int quiet = 0; quiet < 16 && seconds_now() < give_up;) {
         const double cpu = cpu_seconds(), start = seconds_now();
         usleep(1000);
         quiet = cpu_seconds() - cpu < 0.1 * (seconds_now() - start) ? quiet + 1 : 0;
