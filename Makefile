@@ -38,6 +38,10 @@ COMMA    := ,
 LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(CLANG),,\
             $(wildcard $(shell $(CXX) -print-file-name=libgomp.a)))
 OWN_OPENMP := $(LIBGOMP) $(if $(LIBGOMP),-Wl$(COMMA)--as-needed)
+# Training by several processes (device/parallel/), if there is an MPI; MPI=0 leaves it out. It is a library beside the
+# program, because a program linked with Open MPI takes 6 ms longer to start, and this one takes 4.
+MPICXX   := $(if $(filter-out 0,$(or $(MPI),1)),$(shell command -v mpicxx))
+OF_MPI   := $(if $(MPICXX),$(B)/train_gpt2_mpi.so)
 Q        := $(if $(V),,@)
 
 objects_of = $(patsubst %.cpp,$(B)/%.o,$(wildcard $(1:%=%/*.cpp)))
@@ -56,7 +60,7 @@ NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder
 # of a kernel, and program/cuda_test runs the same kernels under the sanitizers.
 TESTS    := $(filter-out $(NO_CUDA) $(if $(SANITIZE),$(LONGEST)),$(TESTS))
 # These only start the program, which is what the sanitizers check: the plain tests are run with the sanitized program.
-STARTERS := $(patsubst %,program/%_test,faults kill signals start tools train)
+STARTERS := $(patsubst %,program/%_test,faults kill ranks signals start tools train)
 PLAIN    := $(if $(SANITIZE),$(STARTERS:%=build/$(ARCH)$(KIND)/test/%))
 TESTS    := $(if $(SANITIZE),$(filter-out $(STARTERS:%=$(B)/test/%),$(TESTS)),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
@@ -106,8 +110,9 @@ bench-pytorch: ## install PyTorch into .venv and run make bench with it
 	@scripts/setup.sh pytorch
 	@$(MAKE) --no-print-directory bench
 
-train_gpt2: $(B)/train_gpt2 ## build the program (the default); ARCH=x86-64-v3 (AVX2) or x86-64 builds for other CPUs
-	@ln -f $< $@
+train_gpt2: $(B)/train_gpt2 $(OF_MPI) ## build the program (the default); ARCH=x86-64-v3 (AVX2) or x86-64 builds for other CPUs; MPI=0 leaves MPI out
+	@ln -f $^ .
+	@$(if $(OF_MPI),,rm -f train_gpt2_mpi.so $(B)/train_gpt2_mpi.so)
 
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
@@ -115,7 +120,7 @@ test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbe
 train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
 	@ln -f $< $@
 
-tests: $(if $(CLANG),,$(B)/train_gpt2cu_emulated) $(B)/train_gpt2 $(B)/test_gpt2 $(TESTS)
+tests: $(if $(CLANG),,$(B)/train_gpt2cu_emulated) $(B)/train_gpt2 $(OF_MPI) $(B)/test_gpt2 $(TESTS)
 ladders: $(LADDERS)
 objects: $(IO) $(LAYERS)
 layer_tests: $(LAYER_TESTS)
@@ -150,7 +155,7 @@ check-gpu: ## all checks on a machine with an NVIDIA GPU: build, test, sanitize,
 	@scripts/gpu_check.sh
 
 clean: ## remove what was built; data/ and out/ stay
-	rm -rf build dev/build train_gpt2 train_gpt2cu test_gpt2
+	rm -rf build dev/build train_gpt2 train_gpt2_mpi.so train_gpt2cu test_gpt2
 
 help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -191,6 +196,13 @@ $(B)/train_gpt2: $(PROGRAM)
 $(B)/train_gpt2: LDLIBS := $(OWN_OPENMP) $(LDLIBS) $(OF_PROGRAM)
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
+
+# Both names of the compiler are those of Open MPI's and of MPICH's wrapper for it. Its headers' warnings are not ours.
+$(B)/train_gpt2_mpi.so: device/parallel/mpi.cpp
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "compiling $< ($(ARCH))")
+	$(Q)OMPI_CXX="$(CXX)" MPICH_CXX="$(CXX)" $(MPICXX) $(FLAGS) -fPIC -shared $(MARCH) \
+	    -MF $@.d -Wno-cast-function-type $< -o $@
 
 $(B)/callgrind_step: $(B)/dev/callgrind_step.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
@@ -262,7 +274,7 @@ $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 $(B)/test/dev/ladder_test: | $(LADDERS)
 $(B)/test/dev/tools_test: | $(addprefix $(B)/,layernorm_example layernorm_measure norm_experiment test_gpt2)
 
-$(B)/test/program/faults_test: | $(B)/test/program/fault_shim.so
+$(B)/test/program/faults_test $(B)/test/program/ranks_test: | $(B)/test/program/fault_shim.so
 $(B)/test/program/fault_shim.so: dev/test/program/fault_shim.cpp
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -std=c++20 -O1 -Wall -Wextra $(if $(WERROR),-Werror) -fPIC -shared $< -ldl -o $@

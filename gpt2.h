@@ -3,12 +3,14 @@
 
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "gpt2_model.h"
+#include "gpt2_slices.h"
 #include "gpt2_tensors.h"
 #include "gpt2_weights.h"
 #include "device/bf16.h"
@@ -22,27 +24,36 @@ public:
     using scalar = Scalar;
     using wide = std::conditional_t<std::is_same_v<scalar, bf16>, float, scalar>;
     static constexpr bool mixed = !std::is_same_v<scalar, wide>;
+    // Whether the device can share an update among ranks: it sums the squares of the gradients in parts.
+    static constexpr bool sharable = requires(Device & d, double* sums, const wide* x) {
+        sums_of_squares(d, sums, x, int64_t{});
+    };
     template <class Element>
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
 
     // Activations are planned for batches of at most B x T tokens; ActivationPolicy::inference makes a model that
-    // cannot train, and an empty cache one that cannot generate. `shards` is how many end_shard() will sum.
+    // cannot train, and an empty cache one that cannot generate.
     GPT2(Device device, const GPT2Config& c, int64_t B, int64_t T, ActivationPolicy p, CacheSize size = {},
-         int64_t shards = 1)
+         const Sharing& sharing = {})
         : Model(c, size, weight_type(device)),
           policy(p),
           acts(c, B, T, p, sizeof(wide) / sizeof(scalar), size),
+          ranks(*sharing.ranks),
+          slices(update_slices(table, ranks.count(), sharing.muon)),
+          mine(slices[static_cast<size_t>(ranks.rank())]),
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, ParameterTable(c).size)),
           activations(allocate<scalar>(dev, acts.size)),
           status(allocate<StepStatus>(dev, 1)) {
+        if (ranks.count() > 1 && !sharable) throw std::logic_error("this device cannot share an update among ranks");
         if (mixed) master = allocate<wide>(dev, table.size);
         if (policy == ActivationPolicy::inference) return;
         gradients = allocate<wide>(dev, table.size);
-        for (int64_t level = 0; level < tree_levels(shards); ++level)
+        for (int64_t level = 0; level < tree_levels(sharing.shards); ++level)
             subtrees.push_back(allocate<wide>(dev, table.size));
-        m = allocate<wide>(dev, table.size);
-        v = allocate<wide>(dev, table.size);
+        m = allocate<wide>(dev, mine.size());
+        v = allocate<wide>(dev, mine.size());
+        received = allocate<wide>(dev, slice_sum::received_floats(ranks.count()));
     }
 
     // x + Attention(LN(x)), then x + MLP(LN(x)). In generation, `kept` has the keys and values of earlier positions.
@@ -124,6 +135,7 @@ public:
             backward(inputs, targets, B, T, scale);
             add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
         });
+        if (ranks.count() > 1) batch_losses.push_back(take(dev, status.get()).loss);
         accumulate = true;
     }
 
@@ -211,10 +223,16 @@ public:
         if (!accumulate) zero(dev, gradients.get(), table.size);  // there was no batch since the last update
         const UpdateParams this_step = with_rounding(params);
         const UpdateParams* const of_step = on_device(dev, this_step);
+        const bool shared = ranks.count() > 1;
+        if (shared) sum_over_ranks();
         // A graph of its own: the graph of a batch does not know whether an update follows.
         replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
-            decide(dev, status.get(), gradients.get(), table.size, of_step);
+            if (shared)
+                decide_over_ranks(of_step);
+            else
+                decide(dev, status.get(), gradients.get(), table.size, of_step);
             apply_update(of_step, params.use_muon);
+            if (shared) gather_parameters();
             round_parameters(of_step, status.get());
             zero_added_gradients();
         });
@@ -249,10 +267,15 @@ public:
 
     const ActivationPolicy policy;
     const ActivationTable acts;
+    Ranks& ranks;
+    const std::vector<Slice> slices;  // of the parameters that each rank updates
+    const Slice mine;
     Device dev;
     Buffer<scalar> parameters, activations;
     Buffer<wide> master, gradients, m, v;  // master: null unless mixed
     std::vector<Buffer<wide>> subtrees;    // of the tree over the shards
+    Buffer<wide> received;                 // parts of the gradients of other ranks
+    std::vector<double> batch_losses;      // of this rank's batches since the last update, if there are other ranks
     Buffer<StepStatus> status;
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
@@ -325,19 +348,64 @@ private:
         return reinterpret_cast<wide*>(activations.get() + t.at(copy));
     }
 
+    // This rank's slice of the parameters.
     void apply_update(const UpdateParams* params, bool muon) {
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
             if (muon && p.muon()) {
                 for (int64_t l = 0; l < p.copies; ++l)
-                    matrices.push_back(
-                        {weights() + p.at(l), m.get() + p.at(l), gradients.get() + p.at(l), p.shape[0], p.shape[1]});
+                    if (const int64_t at = p.at(l); mine.begin <= at && at < mine.end)
+                        matrices.push_back({weights() + at, m.get() + (at - mine.begin), gradients.get() + at,
+                                            p.shape[0], p.shape[1]});
                 continue;
             }
-            adamw_update(dev, weights() + p.offset, gradients.get() + p.offset, m.get() + p.offset, v.get() + p.offset,
-                         p.copies * p.stride, params, p.decay(), status.get());
+            const Slice part = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine);
+            const int64_t at = part.begin, moments = at - mine.begin;
+            if (part.size() > 0)
+                adamw_update(dev, weights() + at, gradients.get() + at, m.get() + moments, v.get() + moments,
+                             part.size(), params, p.decay(), status.get());
         }
         muon_update(dev, matrices, params, status.get());
+    }
+
+    // Over several ranks: the loss becomes that of all ranks' batches, added in order, and the gradients of this rank's
+    // slice those of all ranks.
+    void sum_over_ranks() {
+        if constexpr (sharable) {
+            double& loss = status.get()->loss = 0;
+            for (const double of_batch : all_gather(ranks, std::span<const double>(batch_losses))) loss += of_batch;
+            batch_losses.clear();
+            const Timed timed(dev, "sum over ranks", 0, 4 * prod(table.size - mine.size()));
+            sum_slice(dev, ranks, gradients.get(), in_whole_runs(slices, global_norm::run, table.size), received.get());
+        }
+    }
+
+    // decide(), where each rank sums the squares of the runs that begin in its slice; all add the runs in order.
+    void decide_over_ranks(const UpdateParams* params) {
+        if constexpr (sharable) {
+            constexpr int64_t run = global_norm::run;
+            std::vector<int64_t> cuts;
+            for (const Slice& s : slices) cuts.push_back(s.begin / run);
+            cuts.push_back(global_norm::runs(table.size));
+            std::vector<double> sums(static_cast<size_t>(cuts.back()));
+            const int64_t first = cuts[static_cast<size_t>(ranks.rank())],
+                          end = std::min(cuts[static_cast<size_t>(ranks.rank()) + 1] * run, table.size);
+            sums_of_squares(dev, sums.data() + first, gradients.get() + first * run, end - first * run);
+            all_gather(ranks, sums.data(), cuts);
+            status.get()->squared_norm = std::accumulate(sums.begin(), sums.end(), 0.0);
+            decide_by_norm(status.get(), params);
+        }
+    }
+
+    // The slices that the other ranks have updated.
+    void gather_parameters() {
+        if constexpr (sharable) {
+            if (!status.get()->apply) return;
+            const Timed timed(dev, "gather over ranks", 0, 4 * prod(mine.size(), ranks.count() - 1));
+            std::vector<int64_t> cuts{0};
+            for (const Slice& s : slices) cuts.push_back(s.end);
+            all_gather(ranks, weights(), cuts);
+        }
     }
 
     static constexpr const scalar* no_residual = nullptr;

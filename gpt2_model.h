@@ -20,10 +20,10 @@ struct Model {
     const ParameterTable table;
     const CacheSize cache;
 
-    // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each. On the Cpu they
-    // are the model's own buffers. Elsewhere they are copies that live as long as this object, and upload() writes them
-    // back. A model with bf16 or int8 weights has floats until the first upload(), which converts them; download() is
-    // not called after it.
+    // Parameters and AdamW's moments (null unless training) in host memory, `table.size` floats each; of several ranks
+    // each has the moments of its slice only. On the Cpu they are the model's own buffers. Elsewhere they are copies
+    // that live as long as this object, and upload() writes them back. A model with bf16 or int8 weights has floats
+    // until the first upload(), which converts them; download() is not called after it.
     struct HostState {
         float *parameters = nullptr, *m = nullptr, *v = nullptr;
         std::array<HostBuffer<float>, 3> copies{};  // own what the pointers point to, if they are copies

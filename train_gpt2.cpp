@@ -8,6 +8,7 @@
 #include "program/convert.h"
 #include "program/exit_status.h"
 #include "program/info.h"
+#include "program/launch.h"
 #include "program/threads.h"
 #include "program/training_run.h"
 
@@ -24,8 +25,9 @@ StepResult train_step(TrainingRun& run, const UpdateParams& params) {
 }
 
 // Returns the exit status, as do the functions below.
-int train(const Options& options) {
-    TrainingRun run(options);
+int train(const Options& options, Ranks& ranks) {
+    share_cores(ranks, options.threads);
+    TrainingRun run(options, ranks);
     if (!run.print_start()) return 0;
     run.start();
     while (run.goes_on()) {
@@ -41,9 +43,9 @@ int train(const Options& options) {
     return run.finish();
 }
 
-int run_command(const Options& options) {
+int run_command(const Options& options, Ranks& ranks) {
     choose_threads(options.threads);
-    if (options.command == "train") return train(options);
+    if (options.command == "train") return train(options, ranks);
     if (options.command == "generate") return run_generate(options);
     if (options.command == "eval") run_eval(options);
     if (options.command == "convert")
@@ -62,5 +64,11 @@ int main(int argc, char** argv) {
     limit_spinning();
     occupy_standard_streams();
     explain_bus_errors(program_name());
-    return exit_status([&] { return run_command(parse_options(argc, argv, on_gpu())); });
+    return exit_status([&] {
+        return on_ranks([&](Ranks& ranks) {
+            Options options;
+            on_all(ranks, [&] { options = parse_options(argc, argv, on_gpu(), ranks.count()); });
+            return run_command(options, ranks);
+        });
+    });
 }

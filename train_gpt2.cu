@@ -86,7 +86,7 @@ auto for_dtype(const Options& options, const F& f) {
 bool on_gpu() { return true; }
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
-                        const std::string& remedy) {
+                        const std::string& remedy, Ranks& ranks) {
     if (config.head_size() > attention_plain::most_channels)
         throw InputError("attention: the head size " + std::to_string(config.head_size()) +
                          " (channels / heads) is above the GPU kernels' limit of " +
@@ -94,7 +94,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
     use_device(options.device);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
         const MemoryPlan plan(config, B, T, policy, cache_size(options, config),
-                              {.scalar = sizeof(Scalar), .wide = 4, .shards = options.shards}, [&] {
+                              {.scalar = sizeof(Scalar), .wide = 4, .sharing = sharing(options, ranks)}, [&] {
                                   const Cuda dev;
                                   return 4 * classifier_scratch<Scalar>(dev, B * T, config.vocab) +
                                          (int64_t{32} << 20);  // and cuBLASLt's
@@ -105,10 +105,10 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
-                                  ActivationPolicy policy) {
+                                  ActivationPolicy policy, Ranks& ranks) {
     return for_dtype(options, [&]<class Scalar>(Scalar) -> std::unique_ptr<Model> {
         return std::make_unique<GPT2<Cuda, Scalar>>(device_for(options, policy), config, B, T, policy,
-                                                    cache_size(options, config), options.shards);
+                                                    cache_size(options, config), sharing(options, ranks));
     });
 }
 

@@ -51,6 +51,29 @@ inline const char* program_name() {
 #endif
 }
 
+// The CPU's name; empty if it is unknown.
+inline std::string cpu_name() {
+    char line[256], name[200] = "";
+    FILE* const cpuinfo = linux_only ? fopen("/proc/cpuinfo", "re") : nullptr;
+    while (cpuinfo && fgets(line, sizeof line, cpuinfo))
+        if (sscanf(line, "model name : %199[^\n]", name) == 1) break;
+    if (cpuinfo) fclose(cpuinfo);
+    return name;
+}
+
+// The machine's cores, whether or not this process may use them.
+inline int64_t cores() { return sysconf(_SC_NPROCESSORS_ONLN); }
+
+// The numbers of the cores that this process may use, as "0-3,8"; empty if that is unknown.
+inline std::string cores_of_this_process() {
+    char line[4096], list[4000] = "";
+    FILE* const status = linux_only ? fopen("/proc/self/status", "re") : nullptr;
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "Cpus_allowed_list: %3999s", list) == 1) break;
+    if (status) fclose(status);
+    return list;
+}
+
 // Bytes of memory that are available on this machine. The fallback counts all of the machine's memory as free.
 inline int64_t free_memory() {
     if constexpr (linux_only) {

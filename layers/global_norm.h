@@ -28,11 +28,16 @@ void add_loss(Device& dev, StepStatus* s, const T* losses, int64_t n, double sca
     s->loss += scale * sum(dev, losses, n);
 }
 
+// Computes s->grad_scale and apply from s->squared_norm, s->loss and the limits in params.
+inline void decide_by_norm(StepStatus* s, const UpdateParams* params) {
+    const double norm = std::sqrt(s->squared_norm);
+    s->grad_scale = clip_scale(norm, params->clip);
+    s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
+}
+
 // Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params.
 template <HostDevice Device, class T>
 void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const UpdateParams* params) {
     s->squared_norm = global_norm_squared(dev, gradients, n);
-    const double norm = std::sqrt(s->squared_norm);
-    s->grad_scale = clip_scale(norm, params->clip);
-    s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
+    decide_by_norm(s, params);
 }

@@ -1,6 +1,8 @@
 // The sum of squares of a flat buffer on the Cpu.
 #pragma once
 
+#include <numeric>
+
 #include "layers/global_norm.h"
 #include "device/cpu/rows.h"
 
@@ -12,16 +14,13 @@ inline int64_t shared_floats(int64_t n) { return 2 * runs(n); }  // a double for
 
 }  // namespace global_norm
 
-// Runs of 4096 values are summed in fp32 lanes, and the runs' sums in double and in order, so the bits do not depend on
-// the number of threads.
-inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
+// sums (runs(n)) = the sum of squares of each run of x (n), in fp32 lanes.
+inline void sums_of_squares(Cpu& dev, double* sums, const float* x, int64_t n) {
     const Timed timed(dev, "global_norm", 0, 4 * prod(n));
     using namespace simd;
     constexpr int64_t run = global_norm::run;
-    const int64_t runs = global_norm::runs(n);
-    double* const sums = reinterpret_cast<double*>(dev.shared(global_norm::shared_floats(n)));
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < runs; ++r) {
+    for (int64_t r = 0; r < global_norm::runs(n); ++r) {
         vfloat squares[4]{};
         each_vector(std::min(run, n - r * run), [&](int64_t i, int64_t left, int k) {
             const vfloat v = load_n(x + r * run + i, left);
@@ -29,7 +28,11 @@ inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
         });
         sums[r] = static_cast<double>(sum(squares));
     }
-    double total = 0;
-    for (int64_t r = 0; r < runs; ++r) total += sums[r];
-    return total;
+}
+
+// The sums of the runs are added in double and in order, so the bits do not depend on the number of threads.
+inline double global_norm_squared(Cpu& dev, const float* x, int64_t n) {
+    double* const sums = reinterpret_cast<double*>(dev.shared(global_norm::shared_floats(n)));
+    sums_of_squares(dev, sums, x, n);
+    return std::accumulate(sums, sums + global_norm::runs(n), 0.0);
 }

@@ -7,17 +7,32 @@
 #include "gpt2_model.h"
 #include "io/data/batch_sampler.h"
 
+// Of every `all` batches in a row, this rank uses those from `first` on, `own` of them.
+struct Turns {
+    int64_t first = 0, own = 1, all = 1;
+};
+
 class Batches {
 public:
     // Throws InputError as BatchSampler does.
-    Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
-        : sampler_(dataset, batch, seq, seed), B(batch), T(seq), x_(static_cast<size_t>(B * T)), y_(x_.size()) {}
+    Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed, const Turns& turns = {})
+        : sampler_(dataset, batch, seq, seed),
+          turns_(turns),
+          B(batch),
+          T(seq),
+          x_(static_cast<size_t>(B * T)),
+          y_(x_.size()) {
+        seek(0);
+    }
 
-    // The position of the first unused batch, which a checkpoint saves.
+    // The position of the first unused batch.
     int64_t position() const { return position_; }
+    // The next `all` batches begin at this position.
     void seek(int64_t position) {
         sampler_.seek(position);
-        position_ = position;
+        sampler_.skip(turns_.first * B);
+        position_ = sampler_.position();
+        in_turn_ = 0;
         drawn_ = false;
     }
 
@@ -37,9 +52,15 @@ public:
 private:
     void draw() {
         sampler_.next(x_.data(), y_.data());
+        if (++in_turn_ == turns_.own) {
+            sampler_.skip((turns_.all - turns_.own) * B);
+            in_turn_ = 0;
+        }
         drawn_ = true;
     }
     BatchSampler sampler_;
+    const Turns turns_;
+    int64_t in_turn_ = 0;  // batches drawn of the current turn
     const int64_t B, T;
     std::vector<int32_t> x_, y_;  // drawn, but not used
     bool drawn_ = false;

@@ -270,11 +270,12 @@ void eval_loss(const Options& options, const Loaded& loaded, int64_t seq) {
     Evaluation result;
     {
         EvaluationProgress progress(predictions);
-        result = evaluate_windows(*loaded.model, reader, spread(windows, windows), options.batch, seq,
-                                  [&](const Evaluation& so_far, std::span<const int32_t> targets) {
-                                      progress.show(so_far);
-                                      bytes += bytes_of(targets, *loaded.tokenizer);
-                                  });
+        result = *evaluate_windows(*loaded.model, reader, spread(windows, windows), options.batch, seq,
+                                   [&](const Evaluation& so_far, std::span<const int32_t> targets) {
+                                       progress.show(so_far);
+                                       bytes += bytes_of(targets, *loaded.tokenizer);
+                                       return true;
+                                   });
     }
     std::printf("loss %.6f nats per token, perplexity %.4f", result.loss(), std::exp(result.loss()));
     if (bytes > 0) std::printf(", %.6f bits per byte", result.nats / std::numbers::ln2 / static_cast<double>(bytes));

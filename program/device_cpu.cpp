@@ -38,7 +38,7 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
 }  // namespace
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
-                        const std::string& remedy) {
+                        const std::string& remedy, Ranks& ranks) {
     if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
         throw InputError(
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
@@ -46,7 +46,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
         throw InputError("--weights: " + options.weights + " saves nothing with 1 channel; leave it out");
     // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
     MemoryPlan plan(config, B, T, policy, cache_size(options, config),
-                    {.second_moments_of_matrices = options.optimizer != "muon", .shards = options.shards},
+                    {.second_moments_of_matrices = options.optimizer != "muon", .sharing = sharing(options, ranks)},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     // The parameters are read in fp32, and converted one matrix at a time.
@@ -56,19 +56,19 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
             if (p.matmul_weight) largest = std::max(largest, p.stride);
         plan.rows.emplace_back("converted matrix", largest * 4);
     }
-    plan.check(available_memory(), remedy);
+    plan.check(available_memory() / ranks.on_this_host(), remedy);
     // The program itself and its tokenizer are listed after the check: this memory is already in use.
     plan.rows.emplace_back("program", platform::process_memory().resident);
     return plan.text();
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
-                                  ActivationPolicy policy) {
+                                  ActivationPolicy policy, Ranks& ranks) {
     Cpu cpu(matmul_kind(options));
     cpu.weights = weight_type(options);
     cpu.reserve(scratch(options, config, B, T, policy));
     return std::make_unique<GPT2<Cpu>>(std::move(cpu), config, B, T, policy, cache_size(options, config),
-                                       options.shards);
+                                       sharing(options, ranks));
 }
 
 std::string find_nonfinite(Model& model, const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) {

@@ -7,12 +7,18 @@
 #include <string>
 
 #include "gpt2_model.h"
+#include "gpt2_slices.h"
 #include "program/options.h"
+
+// How the run of these options is shared among `ranks`.
+inline Sharing sharing(const Options& options, Ranks& ranks) {
+    return {.shards = options.shards / ranks.count(), .ranks = &ranks, .muon = options.optimizer == "muon"};
+}
 
 // Returns one line about the memory that a model for batches of at most B x T tokens takes. Throws InputError if that
 // is more than is available (with `remedy` in the message), or if the device does not support the options.
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
-                        const std::string& remedy);
+                        const std::string& remedy, Ranks& ranks = alone());
 
 // The room for keys, values and logits that the command needs. A sample begins with a few tokens; --choices needs the
 // logits of one token.
@@ -24,7 +30,7 @@ inline CacheSize cache_size(const Options& options, const GPT2Config& config) {
 }
 
 std::unique_ptr<Model> make_model(const Options& options, const GPT2Config& config, int64_t B, int64_t T,
-                                  ActivationPolicy policy);
+                                  ActivationPolicy policy, Ranks& ranks = alone());
 
 // Runs a batch of x, y (B,T) as Model::forward_backward does, and finds where NaN or infinity first appears: "fch of
 // layer 3", "the gradient of wte". "" if all values are finite.

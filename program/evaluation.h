@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "gpt2_model.h"
 #include "io/data/batch_sampler.h"
+#include "device/parallel/ranks.h"
 #include "io/file/error.h"
 
 struct Evaluation {
@@ -20,38 +23,64 @@ struct Evaluation {
 };
 
 // Evaluates the given windows in batches of `batch` windows of equal length. `between` is called before each batch with
-// the sums so far and the targets that the batch scores. Throws CheckFailed if the loss is NaN or infinite.
-inline Evaluation evaluate_windows(Model& model, const WindowReader& reader, const std::vector<int64_t>& windows,
-                                   int64_t batch, int64_t seq,
-                                   const std::function<void(const Evaluation&, std::span<const int32_t>)>& between) {
+// the sums so far and the targets that the batch scores; if it returns false, the evaluation ends without a result.
+// Ranks share the batches; their sums are added in order, and each rank gets the result. Throws CheckFailed if the loss
+// is NaN or infinite.
+inline std::optional<Evaluation> evaluate_windows(
+    Model& model, const WindowReader& reader, const std::vector<int64_t>& windows, int64_t batch, int64_t seq,
+    const std::function<bool(const Evaluation&, std::span<const int32_t>)>& between, Ranks& ranks = alone()) {
+    std::vector<std::span<const int64_t>> batches;
+    for (size_t i = 0, rows = 0; i < windows.size(); i += rows) {
+        const auto has_room = [&] { return static_cast<int64_t>(rows) < batch && i + rows < windows.size(); };
+        for (rows = 0; has_room() && reader.length(windows[i + rows]) == reader.length(windows[i]);) ++rows;
+        batches.push_back(std::span(windows).subspan(i, rows));
+    }
+    // This rank evaluates every count()-th batch; a loss that it did not get to is NaN.
+    const auto turns = static_cast<size_t>((std::ssize(batches) + ranks.count() - 1) / ranks.count());
+    std::vector<double> sums(turns, std::numeric_limits<double>::quiet_NaN());
     std::vector<int32_t> x(static_cast<size_t>(batch * seq)), y(x.size()), scored;
     std::vector<float> losses(x.size());
-    Evaluation total;
-    for (size_t i = 0; i < windows.size();) {
-        const int64_t length = reader.length(windows[i]);
-        int64_t rows = 0;
-        for (; rows < batch && i < windows.size() && reader.length(windows[i]) == length; ++rows, ++i)
-            reader.read(windows[i], x.data() + rows * length, y.data() + rows * length);
+    Evaluation so_far;
+    bool go_on = true, finite = true;
+    for (size_t turn = 0; go_on && finite && turn < turns; ++turn) {
+        const size_t b = turn * static_cast<size_t>(ranks.count()) + static_cast<size_t>(ranks.rank());
+        if (b >= batches.size()) break;
+        const auto rows = std::ssize(batches[b]);
+        const int64_t length = reader.length(batches[b][0]);
         // Calls use(first, count) for the predictions of each row that are scored.
         const auto each_row = [&](const auto& use) {
             for (int64_t row = 0; row < rows; ++row) {
-                const int64_t repeated = reader.repeated(windows[i - rows + row]);
+                const int64_t repeated = reader.repeated(batches[b][static_cast<size_t>(row)]);
                 use(row * length + repeated, length - repeated);
             }
         };
+        for (int64_t row = 0; row < rows; ++row)
+            reader.read(batches[b][static_cast<size_t>(row)], x.data() + row * length, y.data() + row * length);
         scored.clear();
         each_row([&](int64_t first, int64_t n) { scored.insert(scored.end(), &y[first], &y[first] + n); });
-        between(total, scored);
+        go_on = between(so_far, scored);
+        if (!go_on) break;
         model.token_losses(losses.data(), x.data(), y.data(), rows, length);
         double sum = 0;
         each_row([&](int64_t first, int64_t n) { sum = std::accumulate(&losses[first], &losses[first] + n, sum); });
+        sums[turn] = sum;
+        finite = std::isfinite(sum);
+        so_far.nats += sum;
+        so_far.predictions += std::ssize(scored);
+    }
+    if (largest(ranks, go_on ? 0 : 1) > 0) return std::nullopt;
+    const std::vector<double> all = all_gather(ranks, std::span<const double>(sums));
+    Evaluation total;
+    for (size_t b = 0; b < batches.size(); ++b) {
+        const auto count = static_cast<size_t>(ranks.count());
+        const double sum = all[b % count * turns + b / count];
         if (!std::isfinite(sum))
-            throw CheckFailed("the loss of sequences " + std::to_string(windows[i - rows] + 1) + " to " +
-                              std::to_string(windows[i - 1] + 1) + " of " + std::to_string(reader.windows()) +
+            throw CheckFailed("the loss of sequences " + std::to_string(batches[b].front() + 1) + " to " +
+                              std::to_string(batches[b].back() + 1) + " of " + std::to_string(reader.windows()) +
                               " is NaN or infinite, although the weights are finite: the forward pass overflows; use "
                               "another checkpoint");
         total.nats += sum;
-        total.predictions += std::ssize(scored);
+        for (const int64_t window : batches[b]) total.predictions += reader.length(window) - reader.repeated(window);
     }
     return total;
 }

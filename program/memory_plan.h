@@ -12,6 +12,7 @@
 #include <omp.h>
 
 #include "program/control_group.h"
+#include "gpt2_slices.h"
 #include "gpt2_tensors.h"
 #include "io/file/error.h"
 #include "device/platform.h"
@@ -43,10 +44,11 @@ struct MemoryPlan {
 
     // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs no
     // second moments for the matrices that it updates. A step of several shards needs a buffer per level of their tree.
+    // Of several ranks, each has the moments of its slice, and a buffer for parts of the others' gradients.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         bool second_moments_of_matrices = true;
-        int64_t shards = 1;
+        Sharing sharing = {};
     };
     // scratch() returns the bytes of scratch memory that the device needs.
     template <class Scratch>
@@ -64,11 +66,16 @@ struct MemoryPlan {
         rows.emplace_back("parameters", parameters * sizes.scalar);
         if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
         if (policy != ActivationPolicy::inference) {
-            rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(sizes.shards)));
-            int64_t moments = 2 * parameters;
+            const auto& [shards, ranks, muon] = sizes.sharing;
+            rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(shards)));
+            const Slice mine = update_slices(table, ranks->count(), muon)[static_cast<size_t>(ranks->rank())];
+            int64_t moments = 2 * mine.size();
             for (const Parameter& p : table.rows)
-                if (p.muon() && !sizes.second_moments_of_matrices) moments -= p.copies * p.stride;
+                if (p.muon() && !sizes.second_moments_of_matrices)
+                    moments -= Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
             rows.emplace_back("optimizer state", moments * sizes.wide);
+            if (ranks->count() > 1)
+                rows.emplace_back("exchange", slice_sum::received_floats(ranks->count()) * sizes.wide);
         }
         const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar, cache);
         rows.emplace_back("activations", activations.size * sizes.scalar);

@@ -257,12 +257,15 @@ void Options::fill_defaults() {
     if (out.empty()) out = "out/" + (init.empty() ? preset : "init");
     if (unset("seq") && context > 0) seq = std::min(seq, context);
     if (unset("warmup")) warmup = std::min(warmup, steps / 10);
-    if (unset("total-batch")) total_batch = batch * seq;
+    if (unset("shards")) shards = ranks;
+    if (unset("total-batch")) total_batch = batch * seq * shards;
 }
 
 // Refuses options that contradict each other, as far as this can be checked without reading a file.
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
+    refuse_if(ranks > 1 && command != "train", "mpirun: " + command + " runs in one process; start it without mpirun");
+    refuse_if(ranks > 1 && on_gpu, "mpirun: train_gpt2cu trains in one process so far; start it without mpirun");
     refuse_if(command == "eval" && data.empty() && choices.empty(),
               "--data: missing; give a text file or token shards to evaluate on, or examples with --choices");
     refuse_if(command == "eval" && data.empty() && given("stride"), "--stride: is for --data; leave it out");
@@ -286,9 +289,14 @@ void Options::check() const {
                                                 text(context) + "; give at most " + text(context));
     const int64_t one = batch * seq, below = total_batch / one * one;
     const std::string nearest = (below > 0 ? text(below) + " or " : "") + text(below + one);
-    refuse_if(!std::has_single_bit(static_cast<uint64_t>(shards)),
-              "--shards: " + text(shards) + " is not a power of two; choose " +
-                  text(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(shards)))));
+    const auto power_below = [](int64_t x) { return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(x))); };
+    refuse_if(power_below(ranks) != ranks, "mpirun: " + text(ranks) + " processes are not a power of two; start " +
+                                               text(power_below(ranks)) + " or " + text(2 * power_below(ranks)));
+    refuse_if(power_below(shards) != shards,
+              "--shards: " + text(shards) + " is not a power of two; choose " + text(power_below(shards)));
+    refuse_if(shards < ranks, "--shards: " + text(ranks) + " processes cannot share " + text(shards) +
+                                  (resume ? " shards, which the run has; start at most " + text(shards)
+                                          : " shards; start fewer, or give --shards " + text(ranks)));
     const int64_t batches = total_batch / one;
     refuse_if(total_batch % one != 0, "--total-batch: " + text(total_batch) +
                                           " is not a multiple of batch * seq = " + text(one) + "; choose " + nearest);
@@ -368,12 +376,13 @@ std::vector<std::pair<std::string, std::string>> Options::list() const {
 
 std::string program_name(bool on_gpu) { return on_gpu ? "train_gpt2cu" : "train_gpt2"; }
 
-Options parse_options(int argc, const char* const* argv, bool on_gpu) {
+Options parse_options(int argc, const char* const* argv, bool on_gpu, int64_t ranks) {
     Words words(argv + 1, argv + argc);
     if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) throw HelpRequest{help_of_all(on_gpu)};
     Options options;
     options.command = "train";
     options.on_gpu = on_gpu;
+    options.ranks = ranks;
     if (!words.empty() && !words[0].starts_with('-')) {
         options.command = words[0];
         words.erase(words.begin());

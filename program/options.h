@@ -12,6 +12,7 @@
 struct Options {
     std::string command;  // train, generate, eval, convert, tokenize or info
     bool on_gpu = false;  // train_gpt2cu's options, not train_gpt2's
+    int64_t ranks = 1;    // processes that train together
 
     // train; a path is "" if none is given
     std::string data, val, tokenizer;  // tokenizer "": the one of the model that --init or --from names
@@ -71,7 +72,7 @@ struct Options {
     std::vector<std::pair<std::string, std::string>> list() const;
 
 private:
-    friend Options parse_options(int argc, const char* const* argv, bool on_gpu);
+    friend Options parse_options(int argc, const char* const* argv, bool on_gpu, int64_t ranks);
     void fill_defaults();
     void name_shape();
     void check() const;
@@ -91,4 +92,4 @@ struct VersionRequest {};
 std::string program_name(bool on_gpu);
 
 // Throws InputError ("--batch: invalid value -3; give a whole number from 1 to 65536"), HelpRequest, VersionRequest.
-Options parse_options(int argc, const char* const* argv, bool on_gpu = false);
+Options parse_options(int argc, const char* const* argv, bool on_gpu = false, int64_t ranks = 1);

@@ -29,14 +29,15 @@ class Progress {
 public:
     // flops_per_token and peak(), in FLOP/s, give the share of the machine's peak. The peak is measured again if it
     // turns out too low: other programs, or another clock rate, may have lowered it.
-    Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, std::function<double()> peak)
+    Progress(int64_t done, int64_t steps, int64_t tokens_per_step, double flops_per_token, std::function<double()> peak,
+             bool live = isatty(STDOUT_FILENO))
         : done_(done),
           steps_(steps),
           tokens_(static_cast<double>(tokens_per_step)),
           flops_(flops_per_token),
           measure_peak_(std::move(peak)),
           peak_(measure_peak_()),
-          live_(isatty(STDOUT_FILENO)) {}
+          live_(live) {}
 
     void step(int64_t step, double loss, double seconds) {
         const double weight = std::max(0.05, 1.0 / static_cast<double>(++seen_));  // a mean over some twenty steps

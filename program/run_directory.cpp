@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -123,12 +124,19 @@ void RunDirectory::write_options(const std::string& json) const {
     write_file_atomically(path_ + "/options.json", with_own_checksum(json));
 }
 
-std::optional<std::string> RunDirectory::read_options() const {
-    const std::string path = path_ + "/options.json";
+std::optional<std::string> read_options(const std::string& out) {
+    const std::string path = out + "/options.json";
     if (!path_exists(path)) return std::nullopt;
     nlohmann::json root = read_checked(path);
     root.erase("crc32");
     return root.dump();
+}
+
+void check_run_directory(const std::string& out, int64_t holder) {
+    std::ifstream lock(out + "/.lock");
+    int64_t number = 0;
+    if (lock >> number && number == holder) return;
+    throw InputError(out + ": not the directory that rank 0 uses; choose an --out that all machines share");
 }
 
 std::vector<FileCheck> check_options(const std::string& out) {

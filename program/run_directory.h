@@ -20,7 +20,6 @@ public:
 
     // OUT/options.json: what --resume uses if a run ended before its first checkpoint.
     void write_options(const std::string& json) const;
-    std::optional<std::string> read_options() const;  // throws InputError if it was edited or damaged
 
 private:
     void lock();
@@ -29,6 +28,13 @@ private:
     bool made_ = false, kept_ = false;
     int lock_ = -1;
 };
+
+// What write_options() wrote into OUT, if it did. Throws InputError if it was edited or damaged.
+std::optional<std::string> read_options(const std::string& out);
+
+// Throws InputError if OUT is not the directory that rank 0 has locked, as on a machine that does not share the file
+// system. `holder` is rank 0's process.
+void check_run_directory(const std::string& out, int64_t holder);
 
 // Compares OUT/options.json with its checksum, for `info --verify`; empty if there is no file or no checksum.
 std::vector<FileCheck> check_options(const std::string& out);

@@ -4,13 +4,20 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include <omp.h>
 
 #include "program/device_model.h"
 #include "io/data/dataset.h"
 #include "io/text/tokenizer.h"
+#include "device/platform.h"
 #include "device/update.h"
+#include "device/parallel/ranks.h"
 #include "program/outliers.h"
 #include "program/schedule.h"
 
@@ -26,6 +33,40 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
                 device_name(options).c_str());
     if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
     if (options.resume && checkpoint.empty()) std::printf("no checkpoint yet: starting again\n");
+}
+
+// "4 ranks on 2 machines, 2 threads each", and a hint if that leaves cores idle.
+inline void print_ranks(Ranks& ranks) {
+    if (ranks.count() == 1) return;
+    const std::vector<int> threads = all_gather(ranks, omp_get_max_threads());
+    const std::vector<int64_t> cores = all_gather(ranks, platform::cores());
+    const std::set<std::string> hosts(ranks.hosts().begin(), ranks.hosts().end());
+    const auto [fewest, most] = std::ranges::minmax(threads);
+    std::printf("ranks: %" PRId64 " on %zu machine%s, %d%s%s %s each\n", ranks.count(), hosts.size(),
+                hosts.size() == 1 ? "" : "s", fewest, fewest == most ? "" : " to ",
+                fewest == most ? "" : std::to_string(most).c_str(), most == 1 ? "thread" : "threads");
+    for (const std::string& host : hosts) {
+        int64_t used = 0, all = 0;
+        for (size_t r = 0; r < threads.size(); ++r)
+            if (ranks.hosts()[r] == host) used += threads[r], all = cores[r];
+        if (used < all)
+            std::printf("ranks: %" PRId64 " of the %" PRId64
+                        " cores of %s are idle; mpirun --bind-to none, or "
+                        "--map-by socket:PE=N, gives a rank more than one core\n",
+                        all - used, all, host.c_str());
+    }
+}
+
+// What the ranks have sent for the steps, and how that compares with what the sums and the slices take.
+inline void print_sent(const std::vector<double>& sent_bytes, int64_t parameters, int64_t steps) {
+    if (sent_bytes.size() == 1 || steps == 0) return;
+    const double ranks = static_cast<double>(sent_bytes.size()), mib = 1 << 20,
+                 sent = std::accumulate(sent_bytes.begin(), sent_bytes.end(), 0.0) / ranks / static_cast<double>(steps),
+                 formula = 2 * (ranks - 1) / ranks * 4 * static_cast<double>(parameters);
+    std::printf(
+        "sent per step by each rank: %.1f MiB; gradients and parameters are 2 * 4 bytes * (R-1)/R each, "
+        "%.1f MiB\n",
+        sent / mib, formula / mib);
 }
 
 inline Schedule schedule_of(const Options& o) { return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps}; }

@@ -1,4 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP request training to stop, and SIGUSR1 to save. The handlers only set a flag.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR2 request training to stop, and SIGUSR1 to save. The handlers only set a flag.
+// mpirun passes the last two on to its processes; after the others it gives them a second, then kills them.
 #pragma once
 
 #include <signal.h>
@@ -16,7 +17,7 @@ inline std::atomic<bool> save_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 inline char stopping_text[100];  // static, so that it exists as long as the handler can run
-inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR2};
 
 extern "C" inline void note_stop(int number) {
     stop_asked = number;
@@ -56,6 +57,8 @@ inline void release() {
     stop_asked = 0;
 }
 
-inline const char* name(int number) { return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP"; }
+inline const char* name(int number) {
+    return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "SIGUSR2";
+}
 
 }  // namespace stop_signals

@@ -3,12 +3,15 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <string>
 
+#include "device/platform.h"
+#include "device/parallel/ranks.h"
 #include "program/control_group.h"
 
 // The control group's CPU quota if it decides the number of threads, otherwise infinity. --threads and OMP_NUM_THREADS
@@ -29,6 +32,15 @@ inline void choose_threads(int64_t threads_option) {
     const double quota = deciding_quota(threads_option);
     if (threads_option > 0) omp_set_num_threads(static_cast<int>(threads_option));
     if (std::isfinite(quota)) omp_set_num_threads(threads_for(quota));
+}
+
+// Ranks that may use the same cores share them, unless --threads or OMP_NUM_THREADS decides.
+inline void share_cores(Ranks& ranks, int64_t threads_option) {
+    if (ranks.count() == 1 || threads_option > 0 || std::getenv("OMP_NUM_THREADS")) return;
+    const std::string mine =
+        ranks.hosts()[static_cast<size_t>(ranks.rank())] + ": " + platform::cores_of_this_process();
+    const auto sharing = static_cast<int>(std::ranges::count(all_gather(ranks, mine), mine));
+    omp_set_num_threads(std::max(1, omp_get_max_threads() / sharing));
 }
 
 // "2 threads", "1 thread (CPU quota 0.5)"

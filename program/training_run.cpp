@@ -1,5 +1,7 @@
 #include "program/training_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -18,6 +20,7 @@
 #include "program/run_report.h"
 #include "program/generation.h"
 #include "program/stop_signals.h"
+#include "program/version.h"
 
 namespace {
 
@@ -25,44 +28,50 @@ TokenizerSettings tokenizer_settings(const Options& options) { return {.special_
 
 }  // namespace
 
-TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.out, options.resume) {
+TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) {
     stop_signals::catch_save();
-    if (options.resume) find_what_to_resume();
+    on_all(ranks, [&] {
+        if (ranks.first()) directory.emplace(options.out, options.resume);
+    });
+    on_all(ranks, [&, holder = from_first(ranks, static_cast<int64_t>(getpid()))] {
+        if (!ranks.first()) check_run_directory(options.out, holder);
+    });
+    if (options.resume) on_first_then_others(ranks, [&] { find_what_to_resume(); });
+    GPT2Config config;
+    const bool fresh = checkpoint.empty() && options.init.empty();
     const std::string start = checkpoint.empty() ? options.init : checkpoint;
-    const GPT2Config config = start.empty() ? new_model() : given_model(start);
-    const ActivationPolicy policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
-                                    : options.recompute == "ln"   ? ActivationPolicy::recompute_ln
-                                    : options.recompute == "gelu" ? ActivationPolicy::recompute_gelu
-                                                                  : ActivationPolicy::training;
-    const std::string plan = plan_memory(options, config, options.batch, options.seq, policy,
-                                         "make --batch, --seq or the model smaller, or --recompute block");
-    std::printf("memory: %s\n", plan.c_str());
-    if (!options.resume) directory.write_options(options.to_json());
-    data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
-    for (const Dataset* part : {&data.train, &data.val})
-        for (const std::string& note : part->notes) warn(note);
-    check_data();
-    if (!options.choices.empty()) {
-        choices = read_examples(options.choices, *tokenizer, config.vocab, options.limit);
-        if (const std::string note = long_examples_note(*choices, options.seq); !note.empty()) warn(note);
-    }
-    batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed));
-    val.emplace(data.val, options.seq);
-    model = make_model(options, config, options.batch, options.seq, policy);
-    const Model::HostState host = model->download();
-    if (start.empty())
-        initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
-    else
-        read_finite_model(start, config, host.parameters);
-    if (!checkpoint.empty()) {
-        read_optimizer(checkpoint, optimizer_buffers(host));
-        batches->seek(state.position);
-    }
-    model->rounding_seed = static_cast<uint64_t>(options.seed);
-    model->last_applied = state.last_applied;
-    model->upload(host);
-    open_logs();
-    directory.commit();
+    ActivationPolicy policy{};
+    on_all(ranks, [&] {
+        config = fresh ? new_model() : given_model(start);
+        policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
+                 : options.recompute == "ln"   ? ActivationPolicy::recompute_ln
+                 : options.recompute == "gelu" ? ActivationPolicy::recompute_gelu
+                                               : ActivationPolicy::training;
+        const std::string plan = plan_memory(options, config, options.batch, options.seq, policy,
+                                             "make --batch, --seq or the model smaller, or --recompute block", ranks);
+        std::printf("memory%s: %s\n", ranks.count() > 1 ? " of rank 0" : "", plan.c_str());
+        if (directory && !options.resume) directory->write_options(options.to_json());
+    });
+    on_first_then_others(ranks, [&] {
+        data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
+    });
+    on_all(ranks, [&] { open_data(config.vocab); });
+    on_all(ranks, [&] {
+        model = make_model(options, config, options.batch, options.seq, policy, ranks);
+        const Model::HostState host = model->download();
+        if (fresh)
+            initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
+        else
+            read_finite_model(start, config, host.parameters);
+        slices = update_slices(model->table, ranks.count(), options.optimizer == "muon");
+        if (!checkpoint.empty()) read_optimizer(checkpoint, Moments(ranks, slices, host).slice());
+        model->rounding_seed = static_cast<uint64_t>(options.seed);
+        model->last_applied = state.last_applied;
+        model->upload(host);
+        if (ranks.first()) open_logs();
+    });
+    compare_ranks();
+    if (directory) directory->commit();
     schedule = schedule_of(options);
     muon_schedule = schedule;
     muon_schedule.lr = options.muon_lr;
@@ -70,8 +79,40 @@ TrainingRun::TrainingRun(Options o) : options(std::move(o)), directory(options.o
     state.options = options.to_json();
 }
 
+void TrainingRun::open_data(int64_t vocab) {
+    for (const Dataset* part : {&data.train, &data.val})
+        for (const std::string& note : part->notes) warn(note);
+    check_data();
+    if (!options.choices.empty() && ranks.first()) {
+        choices = read_examples(options.choices, *tokenizer, vocab, options.limit);
+        if (const std::string note = long_examples_note(*choices, options.seq); !note.empty()) warn(note);
+    }
+    const int64_t of_step = options.total_batch / (options.batch * options.seq), own = of_step / ranks.count();
+    batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed),
+                    Turns{.first = ranks.rank() * own, .own = own, .all = of_step});
+    batches->seek(state.position);
+    val.emplace(data.val, options.seq);
+}
+
+// Every rank must have the same data, and should have the same program and CPU.
+void TrainingRun::compare_ranks() {
+    if (ranks.count() == 1) return;
+    const std::vector<int64_t> of_data = all_gather(ranks, state.data);
+    on_all(ranks, [&] {
+        if (state.data != of_data[0])
+            throw InputError(without_controls(options.data) +
+                             ": the tokens on this machine are not those of rank 0; give every machine the same files");
+    });
+    const std::vector<std::string> builds = all_gather(ranks, build_text());
+    for (size_t r = 1; r < builds.size(); ++r)
+        if (builds[r] != builds[0])
+            warn(ranks.name(static_cast<int64_t>(r)) + ": " + builds[r] + ", rank 0: " + builds[0] +
+                 "; the last bits of results may differ from those of one process");
+}
+
 bool TrainingRun::print_start() {
     print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
+    print_ranks(ranks);
     for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
     if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
         std::printf("all %" PRId64 " steps are done; pass a larger --steps to train longer\n", options.steps);
@@ -83,15 +124,20 @@ bool TrainingRun::print_start() {
 
 void TrainingRun::start() {
     stop_signals::catch_stop(program_name());
-    progress.emplace(state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
-                     [this] { return peak_flops(options); });
+    if (!ranks.first()) stop_signals::stopping_text[0] = '\0';
+    // mpirun passes output on, but not that this is a terminal, or how wide it is.
+    const bool live = ranks.count() == 1 && isatty(STDOUT_FILENO);
+    if (ranks.first())
+        progress.emplace(
+            state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
+            [this] { return peak_flops(options) * static_cast<double>(ranks.count()); }, live);
     started = seconds_now() - state.seconds;
     first_step = state.step;
     finish_step();
     if (options.profile) model->set_profile(&profile);
 }
 
-bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_signals::stop_asked; }
+bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_asked(); }
 
 UpdateParams TrainingRun::update_params() const {
     const int64_t step = next_step();
@@ -116,17 +162,18 @@ void TrainingRun::log_step(const StepResult& result, const UpdateParams& params,
     entry.skipped = is_finite(result) && !result.applied;
     add_to_log(entry);
     step_seconds += seconds;
+    sent_in_steps += ranks.sent_bytes - sent_before;
     if (!is_finite(result)) return;
     state.step = step;
-    state.position = batches->position();
+    state.position += options.total_batch / options.seq;
     state.seconds = entry.seconds;
     saved = false;
     if (options.skip_outliers > 0) outliers.add(result.loss, result.grad_norm);
     if (entry.skipped) {
-        progress->clear();
+        clear_progress();
         print_skipped(step, result, params, options.skip_outliers);
     }
-    progress->step(step, entry.loss, seconds);
+    if (progress) progress->step(step, entry.loss, seconds);
 }
 
 void TrainingRun::finish_step() {
@@ -139,19 +186,26 @@ void TrainingRun::finish_step() {
         check_failed = true;
         saved = false;  // so that stop_at_nonfinite saves this state if the next step is not finite either
     }
-    if ((due(options.save_every) && state.step > 0) || stop_signals::save_asked.exchange(false)) save();
+    const int asked = largest(ranks, stop_signals::save_asked.exchange(false) ? 1 : 0);
+    if ((due(options.save_every) && state.step > 0) || asked > 0) save();
+    stop_signal = largest(ranks, stop_signals::stop_asked.load());
+    sent_before = ranks.sent_bytes;
     warn_of_log();
 }
 
 int TrainingRun::finish() {
-    progress->clear();
-    const int signal = stop_signals::stop_asked;
+    clear_progress();
+    const int signal = stop_asked();
+    const std::vector<double> sent = all_gather(ranks, sent_in_steps);
     if (signal && !saved) save();
-    log->sync();
+    if (log) log->sync();
     warn_of_log();
-    const bool reported = report(), whole = reported && !save_failed && !check_failed && log->trouble().empty();
-    if (options.profile)
+    const bool reported = report(),
+               whole = reported && !save_failed && !check_failed && (!log || log->trouble().empty());
+    if (options.profile && ranks.first()) {
         print_profile(profile, state.step - first_step, step_seconds, measured_peak_flops(options), peak_bytes());
+        print_sent(sent, model->table.size, state.step - first_step);
+    }
     if (signal) {
         print_stopped(stop_signals::name(signal), state.step, options.out);
         return whole ? 128 + signal : 1;
@@ -162,7 +216,7 @@ int TrainingRun::finish() {
 }
 
 int TrainingRun::stop_at_nonfinite(const StepResult& result) {
-    progress->clear();
+    clear_progress();
     std::string where;
     int64_t position = state.position;
     batches->seek(state.position);
@@ -171,6 +225,12 @@ int TrainingRun::stop_at_nonfinite(const StepResult& result) {
         where = find_nonfinite(*model, x, y, options.batch, options.seq, scale);
         return where.empty();
     });
+    if (ranks.count() > 1) {  // what the first of them has found is the first of the step
+        const std::vector<std::string> found = all_gather(ranks, where);
+        const std::vector<int64_t> positions = all_gather(ranks, position);
+        const auto first = std::ranges::find_if(found, [](const std::string& text) { return !text.empty(); });
+        if (first != found.end()) where = *first, position = positions[static_cast<size_t>(first - found.begin())];
+    }
     if (!saved && !in_parameters(where)) save();
     report();
     warn(nonfinite_message(state.step + 1, result, where, position, options.seed, saved));
@@ -187,13 +247,13 @@ void TrainingRun::find_what_to_resume() {
     std::vector<std::string> passed_over;
     checkpoint = checkpoint_to_resume(options.out, passed_over).value_or("");
     for (const std::string& reason : passed_over) warn(reason + "; resuming from the one before");
-    const auto begun = checkpoint.empty() ? directory.read_options() : std::nullopt;
+    const auto begun = checkpoint.empty() ? read_options(options.out) : std::nullopt;
     if (checkpoint.empty() && !begun)
         throw InputError(options.out +
                          ": no checkpoint to resume from; leave out --resume to start a run there, or name the "
                          "directory of an earlier run with --out");
     if (!checkpoint.empty()) {
-        mend_latest(checkpoint);
+        if (ranks.first()) mend_latest(checkpoint);
         state = read_trainer_state(checkpoint);
     }
     outliers = {state.losses, state.norms};
@@ -263,21 +323,26 @@ GPT2Config TrainingRun::given_model(const std::string& start) {
 }
 
 void TrainingRun::add_to_log(const LogEntry& entry) {
+    if (!log) return;
     log->write(entry);
     history.add(entry);
 }
 
 void TrainingRun::evaluate() {
-    progress->clear();
+    clear_progress();
     // The last validation uses ten times as many batches, which is all of a small text.
     const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
-    const double loss = evaluate_windows(*model, *val, spread(val->windows(), windows), options.batch, options.seq,
-                                         [&](const Evaluation&, std::span<const int32_t>) { pause(); })
-                            .loss();
+    const auto evaluation = evaluate_windows(
+        *model, *val, spread(val->windows(), windows), options.batch, options.seq,
+        [&](const Evaluation&, std::span<const int32_t>) { return !pauses(); }, ranks);
+    if (!evaluation) throw Interrupted{};
+    const double loss = evaluation->loss();
     LogEntry entry{.step = state.step, .split = "val", .loss = loss};
-    if (choices)
-        entry.choices_accuracy =
-            evaluate_choices(*model, *choices, options.batch, options.seq, [&](int64_t) { pause(); }).accuracy();
+    if (!options.choices.empty())
+        on_first_rank([&] {
+            entry.choices_accuracy =
+                evaluate_choices(*model, *choices, options.batch, options.seq, [&](int64_t) { pause(); }).accuracy();
+        });
     if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
     entry.seconds = seconds_now() - started;
     add_to_log(entry);
@@ -306,7 +371,13 @@ std::vector<int32_t> TrainingRun::sample_start() const {
 }
 
 void TrainingRun::sample() {
-    progress->clear();
+    clear_progress();
+    on_first_rank([&] { write_sample(); });
+    state.sampled = state.step;
+    saved = false;
+}
+
+void TrainingRun::write_sample() {
     std::string text;
     const Random random{static_cast<uint64_t>(options.seed), Purpose::sampling, state.step};
     Generator generator(*model, 1, Sampling{.ids = tokenizer->vocab()}, random);
@@ -317,43 +388,80 @@ void TrainingRun::sample() {
         return true;
     });
     samples->write({state.step, text});
-    state.sampled = state.step;
-    saved = false;
     std::printf("--- sample after step %" PRId64 "\n%s\n---\n", state.step, text.c_str());
     std::fflush(stdout);
 }
 
-// Called between the parts of long work, so that a signal to stop or save takes effect soon.
+// Whether a signal to stop came, asked between the parts of long work, so that it takes effect soon. A signal to save
+// takes effect here too, or, where all ranks have to take part, after the work.
+bool TrainingRun::pauses() {
+    if (ranks.count() == 1 && stop_signals::save_asked.exchange(false)) save();
+    return stop_signals::stop_asked;
+}
 void TrainingRun::pause() {
-    if (stop_signals::stop_asked) throw Interrupted{};
-    if (stop_signals::save_asked.exchange(false)) save();
+    if (pauses()) throw Interrupted{};
+}
+
+// Runs f on rank 0 while the others wait. If it throws Interrupted or CheckFailed, all throw it.
+void TrainingRun::on_first_rank(const std::function<void()>& f) {
+    if (ranks.count() == 1) return f();
+    enum Outcome { done, interrupted, failed } outcome = done;
+    std::string failure;
+    try {
+        if (ranks.first()) f();
+    } catch (const Interrupted&) {
+        outcome = interrupted;
+    } catch (const CheckFailed& error) {
+        outcome = failed, failure = error.what();
+    }
+    outcome = from_first(ranks, outcome);
+    if (outcome == interrupted) throw Interrupted{};
+    if (outcome == failed) throw CheckFailed(failure);
+}
+
+void TrainingRun::clear_progress() {
+    if (progress) progress->clear();
 }
 
 // Saves a checkpoint. If that fails, the earlier checkpoints are still there, and training continues.
 void TrainingRun::save() {
-    progress->clear();
-    log->sync();
+    clear_progress();
+    if (log) log->sync();
     if (samples) samples->sync();
     state.losses = outliers.losses, state.norms = outliers.norms;
     state.last_applied = model->last_applied;
-    try {
-        const Model::HostState host = model->download();
-        const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer,
-                                                 optimizer_buffers(host), state, options.keep);
+    const auto write = [&](const Model::HostState& host, const std::vector<OptimizerBuffer>& optimizer) {
+        const std::string path =
+            save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer, state, options.keep);
         std::printf("saved %s\n", path.c_str());
         std::fflush(stdout);
-        saved = true, save_failed = false;
-    } catch (const InputError& error) {
-        save_failed = true;
-        warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
-    } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
-        save_failed = true;
-        warn("out of memory; step " + std::to_string(state.step) + " is not saved");
-    }
+    };
+    // Whether action() succeeds. Otherwise it warns.
+    const auto succeeds = [&](const auto& action) {
+        try {
+            action();
+            return true;
+        } catch (const InputError& error) {
+            warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
+        } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
+            warn("out of memory; step " + std::to_string(state.step) + " is not saved");
+        }
+        return false;
+    };
+    bool done = false;
+    succeeds([&] {
+        const Model::HostState host = model->download();
+        done = Moments(ranks, slices, host).save([&](const std::vector<OptimizerBuffer>& optimizer) {
+            return succeeds([&] { write(host, optimizer); });
+        });
+    });
+    save_failed = !done;
+    if (done) saved = true;
 }
 
 // Writes the report. Returns false, after a warning, if that fails.
 bool TrainingRun::report() {
+    if (!ranks.first()) return true;
     try {
         write_report(options.out + "/report.html",
                      run_report(options, *model, *tokenizer, state, history.entries(),
@@ -366,6 +474,7 @@ bool TrainingRun::report() {
 }
 
 void TrainingRun::warn(const std::string& message) {
+    if (!ranks.first()) return;
     if (progress) progress->clear();
     std::fflush(stdout);
     print_error(message);
@@ -373,6 +482,7 @@ void TrainingRun::warn(const std::string& message) {
 
 // Warns that the log cannot be written: once per problem, not once per line.
 void TrainingRun::warn_of_log() {
+    if (!log) return;
     if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training continues");
     warned = log->trouble();
 }

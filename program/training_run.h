@@ -2,6 +2,7 @@
 // loop in train_gpt2.cpp.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,16 +13,19 @@
 #include "io/model/checkpoint.h"
 #include "program/batches.h"
 #include "program/device_model.h"
+#include "program/launch.h"
 #include "program/log.h"
+#include "program/moments.h"
 #include "program/outliers.h"
 #include "program/progress.h"
 #include "program/run_directory.h"
 #include "program/schedule.h"
+#include "program/stop_signals.h"
 
 class TrainingRun {
 public:
-    // Opens everything, in the order in which it can fail. Throws InputError.
-    explicit TrainingRun(Options o);
+    // Opens everything, in the order in which it can fail. Throws InputError, or RankFailed on all of several ranks.
+    TrainingRun(Options o, Ranks& r);
 
     // Prints the model, the data and the number of steps. Returns false if all steps are already done.
     bool print_start();
@@ -30,14 +34,14 @@ public:
     bool goes_on() const;
 
     int64_t next_step() const { return state.step + 1; }
-    // Calls use(x, y, scale) for each batch of one step, until it returns false. `scale` turns the sum of the batches'
-    // losses into a mean. The gradients of each of the --shards are summed apart.
+    // Calls use(x, y, scale) for each of this rank's batches of one step, until it returns false. `scale` turns the sum
+    // of all batches' losses into a mean. The gradients of each of the --shards are summed apart.
     template <class Use>
     void each_batch(const Use& use) {
         const double scale = 1.0 / static_cast<double>(options.total_batch);
         const int64_t batches_of_shard = options.total_batch / (options.batch * options.seq * options.shards);
         bool go_on = true;
-        for (int64_t shard = 0; go_on && shard < options.shards; ++shard) {
+        for (int64_t shard = 0; go_on && shard < options.shards / ranks.count(); ++shard) {
             batches->each(*model, batches_of_shard,
                           [&](const int32_t* x, const int32_t* y) { return go_on = use(x, y, scale); });
             if (go_on) model->end_shard(shard);
@@ -59,6 +63,7 @@ public:
     int stop_at_nonfinite(const StepResult& result);
 
     Options options;
+    Ranks& ranks;
     std::unique_ptr<Model> model;
     Profile profile;
 
@@ -66,49 +71,57 @@ private:
     struct Interrupted {};  // a stop signal came during an evaluation or a sample
 
     bool due(int64_t every) const;
+    // The signal to stop, or 0. Several ranks agree on it after each step.
+    int stop_asked() const { return ranks.count() == 1 ? stop_signals::stop_asked.load() : stop_signal; }
     bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
     bool owes_sample() const {
         return due(options.sample_every) && state.step > 0 && options.sample_tokens > 0 && state.sampled < state.step;
     }
+    void open_data(int64_t vocab);
     void find_what_to_resume();
     Options saved_options() const;
     GPT2Config new_model();
     GPT2Config given_model(const std::string& start);
     void check_data();
+    void compare_ranks();
+    void on_first_rank(const std::function<void()>& f);
     void open_logs();
     void add_to_log(const LogEntry& entry);
     void evaluate();
     std::vector<int32_t> sample_start() const;
     void sample();
+    void write_sample();
+    bool pauses();
     void pause();
+    void clear_progress();
     void save();
     bool report();
     void warn(const std::string& message);
     void warn_of_log();
-    std::vector<OptimizerBuffer> optimizer_buffers(const Model::HostState& host) const {
-        return {{"adam_m", host.m, model->table.size}, {"adam_v", host.v, model->table.size}};
-    }
 
-    RunDirectory directory;
-    std::string checkpoint;  // the checkpoint to resume from, or ""
+    std::optional<RunDirectory> directory;  // of rank 0
+    std::string checkpoint;                 // the checkpoint to resume from, or ""
     TrainerState state;
     std::shared_ptr<const Tokenizer> tokenizer;
+    std::vector<Slice> slices;  // of the parameters that each rank updates
     Datasets data;
     std::optional<Batches> batches;
     std::optional<WindowReader> val;
-    std::optional<ExampleSet> choices;  // of --choices
-    std::optional<Log> log;
+    std::optional<ExampleSet> choices;  // of --choices, on rank 0
+    std::optional<Log> log;             // on rank 0
     LogHistory history;
-    std::optional<SampleLog> samples;
+    std::optional<SampleLog> samples;  // on rank 0
     Schedule schedule, muon_schedule;
     std::string change_of_schedule;  // a warning at --resume, or ""
     std::optional<Progress> progress;
     Outliers outliers;
     double started = 0;  // the time when training would have started if it had never been interrupted
     double step_seconds = 0;
+    double sent_before = 0, sent_in_steps = 0;  // bytes to other ranks
     int64_t first_step = 0;
     bool saved = true;          // is `state` on disk?
     bool save_failed = false;   // did the last save fail?
     bool check_failed = false;  // did an evaluation or a sample find NaN or infinity?
     std::string warned;         // the last warning about the log
+    int stop_signal = 0;        // that one of several ranks has received
 };

@@ -1,8 +1,10 @@
 #include "program/version.h"
 
 #include "device/cpu/openmp_spin.h"
+#include "device/platform.h"
 #include "device/cpu/simd.h"
 #include "program/device_model.h"
+#include "program/launch.h"
 #include "program/threads.h"
 
 namespace {
@@ -35,12 +37,19 @@ std::string instructions() {
 
 }  // namespace
 
+std::string build_text() {
+    const std::string version = VERSION, cpu = platform::cpu_name();
+    return program_name() + " " + (version.empty() ? "(no git repository)" : version) + ", built by " + compiler() +
+           " for " + instructions() + ", " + device_features() + (cpu.empty() ? "" : " of " + cpu);
+}
+
 std::string version_text() {
     const std::string version = VERSION;
     std::string text = program_name() + " " + (version.empty() ? "(no git repository)" : version) + "\n";
     text +=
         "built by " + compiler() + " for " + instructions() + ", vectors of " + std::to_string(simd::W) + " floats\n";
     text += "device: " + device_features() + "\n";
+    text += std::string("MPI: ") + (has_mpi() ? "by train_gpt2_mpi.so" : "not built in") + "\n";
     choose_threads(0);
     text += threads_text(0);
     if (const auto count = spin_count())

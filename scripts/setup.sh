@@ -45,6 +45,8 @@ missing=$(
     fi
     # scripts/run_tests.sh needs bash 5 and timeout, which macOS lacks.
     [ "$what" = run ] || [ "${BASH_VERSINFO[0]}" -ge 5 ] || echo bash bash bash bash
+    [ "$what" = run ] || command -v mpicxx >/dev/null || echo libopenmpi-dev openmpi-devel openmpi open-mpi
+    [ "$what" = run ] || command -v mpirun >/dev/null || echo openmpi-bin openmpi openmpi open-mpi
     [ "$what" = run ] || command -v timeout >/dev/null || echo coreutils coreutils coreutils coreutils
     # Python fetches the data (pip) and reads the tests' results.
     command -v python3 >/dev/null || echo python3 python3 python python

@@ -138,6 +138,15 @@ void BatchSampler::next(int32_t* x, int32_t* y) {
     }
 }
 
+void BatchSampler::skip(int64_t blocks) {
+    State& s = *state_;
+    while (blocks > 0) {
+        const int64_t count = std::min(blocks, std::ssize(s.block_order) - s.drawn);
+        s.drawn += count, s.position += count, blocks -= count;
+        s.move_on();
+    }
+}
+
 int64_t BatchSampler::position() const { return state_->position; }
 int64_t BatchSampler::epoch() const { return state_->epoch; }
 

@@ -18,6 +18,7 @@ public:
     BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
     // x (B,T), y (B,T): y is x shifted by one token. Blocks fill rows in the order of drawing.
     void next(int32_t* x, int32_t* y);
+    void skip(int64_t blocks);    // as next() does, without reading them
     int64_t position() const;     // blocks drawn since the start of training; what a checkpoint saves
     void seek(int64_t position);  // exact, in O(epochs * shards + blocks)
     int64_t epoch() const;        // of the next block

@@ -50,7 +50,7 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
     std::vector<WrittenFile> written = write_model_directory(directory, config, parameters, &tokenizer);
     std::vector<TensorToWrite> tensors;
     for (const OptimizerBuffer& buffer : optimizer)
-        tensors.push_back({buffer.name, DType::F32, {buffer.size}, buffer.data});
+        tensors.push_back({buffer.name, DType::F32, {buffer.size}, buffer.data, false, buffer.read});
     written.push_back(write_safetensors(directory + "/optimizer.safetensors", tensors));
     const nlohmann::ordered_json root = {{"step", state.step},
                                          {"position", state.position},
@@ -248,7 +248,8 @@ void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBu
                       entry ? one_line(entry->dtype_name) + " of shape " + shape_text(entry->shape) : "no such tensor",
                       expected, "resume with the options of the run that wrote it");
     }
-    for (const OptimizerBuffer& buffer : optimizer) file.read(*file.find(buffer.name), buffer.data);
+    for (const OptimizerBuffer& buffer : optimizer)
+        file.read_part(*file.find(buffer.name), buffer.begin, buffer.end, buffer.data);
 }
 
 void mend_latest(const std::string& checkpoint) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,10 @@ struct OptimizerBuffer {
     std::string name;
     float* data;
     int64_t size;
+    // read_optimizer reads only the values [begin, end) of it, to `data`.
+    int64_t begin = 0, end = size;
+    // If it is set, save_checkpoint gets the values [begin, end) from it, and not from `data`.
+    std::function<void(int64_t begin, int64_t end, float* out)> read{};
 };
 
 // The state of a checkpoint besides the model.

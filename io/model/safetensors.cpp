@@ -186,24 +186,26 @@ const SafetensorsFile::Entry* SafetensorsFile::find(const std::string& name) con
 
 const void* SafetensorsFile::data(const Entry& entry) const { return file_.data() + data_offset_ + entry.begin; }
 
-void SafetensorsFile::read(const Entry& entry, float* out) const {
+void SafetensorsFile::read_part(const Entry& entry, int64_t first, int64_t last, float* out) const {
     const auto* const from = static_cast<const uint8_t*>(data(entry));
     with_numbers(path(), entry, from, [&](auto at) {
         const auto read_piece = [&](int64_t begin, int64_t end) {
+            float* const place = out - first;
             // Memory that was never written reads as zeros and takes no space. Zeros of the tensor are not written, so
             // that it stays that way.
             const auto is_zero = [&](int64_t i) {
-                return std::bit_cast<uint32_t>(static_cast<float>(at(i))) == 0 && std::bit_cast<uint32_t>(out[i]) == 0;
+                return std::bit_cast<uint32_t>(static_cast<float>(at(i))) == 0 &&
+                       std::bit_cast<uint32_t>(place[i]) == 0;
             };
             int64_t i = begin;
             while (i < end && is_zero(i)) i++;
             if (i == end) return;
-            for (i = begin; i < end; i++) out[i] = static_cast<float>(at(i));
+            for (i = begin; i < end; i++) place[i] = static_cast<float>(at(i));
         };
         constexpr int64_t piece = 1 << 18;
         const int64_t n = entry.elements(), width = n > 0 ? (entry.end - entry.begin) / n : 0;
-        for (int64_t begin = 0; begin < n; begin += piece) {
-            const int64_t end = std::min(n, begin + piece);
+        for (int64_t begin = first; begin < last; begin += piece) {
+            const int64_t end = std::min(last, begin + piece);
             read_piece(begin, end);
             file_.forget(from + begin * width, (end - begin) * width);
         }
@@ -245,6 +247,16 @@ void write_transposed(FileWriter& file, const TensorToWrite& tensor) {
     }
 }
 
+void write_pieces(FileWriter& file, const TensorToWrite& tensor, int64_t elements) {
+    constexpr int64_t piece = 1 << 20;
+    std::vector<float> buffer(static_cast<size_t>(std::min(piece, elements)));
+    for (int64_t begin = 0; begin < elements; begin += piece) {
+        const int64_t end = std::min(elements, begin + piece);
+        tensor.read(begin, end, buffer.data());
+        file.write(buffer.data(), (end - begin) * static_cast<int64_t>(sizeof(float)));
+    }
+}
+
 }  // namespace
 
 WrittenFile write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
@@ -272,6 +284,8 @@ WrittenFile write_safetensors(const std::string& path, const std::vector<TensorT
     for (size_t i = 0; i < tensors.size(); i++) {
         if (tensors[i].transposed)
             write_transposed(file, tensors[i]);
+        else if (tensors[i].read)
+            write_pieces(file, tensors[i], sizes[i] / static_cast<int64_t>(sizeof(float)));
         else
             file.write(tensors[i].data, sizes[i]);
     }

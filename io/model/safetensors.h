@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -30,8 +31,10 @@ public:
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const void* data(const Entry& entry) const;  // not aligned
     // Copies a tensor of F64, F32, F16 or BF16, converted to float or double. Throws InputError for other dtypes.
-    void read(const Entry& entry, float* out) const;
+    void read(const Entry& entry, float* out) const { read_part(entry, 0, entry.elements(), out); }
     void read(const Entry& entry, double* out) const;
+    // Its elements [begin, end) only.
+    void read_part(const Entry& entry, int64_t begin, int64_t end, float* out) const;
     // Copies an (M,N) matrix as (N,M).
     void read_transposed(const Entry& entry, float* out) const;
     const std::string& path() const { return file_.path(); }
@@ -54,6 +57,9 @@ struct TensorToWrite {
     std::vector<int64_t> shape;
     const void* data = nullptr;
     bool transposed = false;  // F32 matrices only
+    // If it is set it is called for one piece after the other, in place of `data`: it writes elements [begin, end) to
+    // out.
+    std::function<void(int64_t begin, int64_t end, float* out)> read{};  // F32 only
 };
 
 // Writes and fsyncs. Throws InputError with the system's reason (a full disk leaves no file behind).

@@ -174,8 +174,8 @@ TYPED_TEST(CudaModelOf, BatchesFetchedAheadChangeNoBit) {
 TYPED_TEST(CudaModelOf, ShardsAreSummedOverATree) {
     using GPT = GPT2<Cuda, TypeParam>;
     const auto model = [](int64_t shards) {
-        auto made =
-            std::make_unique<GPT>(cuda_for_training(), tiny, B, ::T, ActivationPolicy::training, CacheSize{}, shards);
+        auto made = std::make_unique<GPT>(cuda_for_training(), tiny, B, ::T, ActivationPolicy::training, CacheSize{},
+                                          Sharing{.shards = shards});
         const Model::HostState host = made->download();
         initialize_parameters(tiny, made->table, 3, host.parameters);
         made->upload(host);

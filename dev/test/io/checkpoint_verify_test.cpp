@@ -72,7 +72,7 @@ TEST_F(CheckpointBytes, AFlippedBitInOptionsIsFound) {
     const Options fresh = parse_options(2, resume);
     const auto read = [&] {
         Options run = fresh;
-        run.fill_from_json(directory.read_options().value());
+        run.fill_from_json(read_options(out).value());
         return run.to_json();
     };
     directory.write_options(options);

@@ -41,7 +41,7 @@ template <class Device>
 struct Trial {
     explicit Trial(const Case& c, const std::vector<float>& parameters,
                    ActivationPolicy policy = ActivationPolicy::training, CacheSize cache = {}, int64_t shards = 1)
-        : model(Device{}, c.config, c.B, c.T, policy, cache, shards) {
+        : model(Device{}, c.config, c.B, c.T, policy, cache, {.shards = shards}) {
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
     }
     std::vector<double> gradients(const Parameter& p) const {

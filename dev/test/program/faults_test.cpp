@@ -31,17 +31,6 @@ protected:
         unsetenv("LD_PRELOAD");
         return finish(child);
     }
-    // Sets one value of a tensor in a model's safetensors file.
-    void set_parameter(const std::string& model, const std::string& tensor, float value) const {
-        const std::string path = at(model + "/model.safetensors");
-        std::string bytes = read_bytes(path);
-        uint64_t header = 0;
-        std::memcpy(&header, bytes.data(), 8);
-        const auto json = nlohmann::json::parse(bytes.substr(8, header));
-        const int64_t begin = json.at(tensor).at("data_offsets").at(0);
-        std::memcpy(bytes.data() + 8 + header + static_cast<size_t>(begin), &value, sizeof value);
-        write_bytes(path, bytes);
-    }
 };
 
 }  // namespace

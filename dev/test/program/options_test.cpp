@@ -147,7 +147,9 @@ TEST(Options, Contradictions) {
     EXPECT_TRUE(contains(error_of({"--total-batch", "5"}), "choose 2048"));
     EXPECT_EQ(parse({"--total-batch", "4096"}).total_batch, 4096);
     EXPECT_TRUE(contains(error_of({"--shards", "7"}), "--shards: 7 is not a power of two; choose 4"));
-    EXPECT_TRUE(contains(error_of({"--shards", "2"}), "--shards: 2 does not divide the 1 batches of a step"));
+    EXPECT_TRUE(contains(error_of({"--shards", "2", "--total-batch", "2048"}),
+                         "--shards: 2 does not divide the 1 batches of a step"));
+    EXPECT_EQ(parse({"--shards", "2"}).total_batch, 4096);
     EXPECT_TRUE(contains(error_of({"--shards", "8", "--total-batch", "24576"}),
                          "does not divide the 12 batches of a step, which are total-batch / (batch * seq); choose 4"));
     EXPECT_EQ(parse({"--shards", "4", "--total-batch", "24576"}).shards, 4);

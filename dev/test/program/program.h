@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -62,6 +63,7 @@ protected:
     };
     Child start(std::vector<std::string> arguments, const Limits& limits = {}) const {
         arguments.insert(arguments.begin(), binary());
+        arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
         std::vector<char*> argv;
         for (std::string& word : arguments) argv.push_back(word.data());
         argv.push_back(nullptr);
@@ -77,7 +79,7 @@ protected:
             setrlimit(RLIMIT_AS, &memory);
             setrlimit(RLIMIT_FSIZE, &file);
             std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit fails, as on a full disk
-            execv(argv[0], argv.data());
+            execvp(argv[0], argv.data());
             perror(argv[0]);
             _exit(127);
         }
@@ -141,6 +143,18 @@ protected:
     }
     std::string train(const std::string& out, const Args& more = {}) const { return expect_done(training(out, more)); }
 
+    // Sets one value of a tensor in a model's safetensors file.
+    void set_parameter(const std::string& model, const std::string& tensor, float value) const {
+        const std::string path = at(model + "/model.safetensors");
+        std::string bytes = read_bytes(path);
+        uint64_t header = 0;
+        std::memcpy(&header, bytes.data(), 8);
+        const auto json = nlohmann::json::parse(bytes.substr(8, header));
+        const int64_t begin = json.at(tensor).at("data_offsets").at(0);
+        std::memcpy(bytes.data() + 8 + header + static_cast<size_t>(begin), &value, sizeof value);
+        write_bytes(path, bytes);
+    }
+
     // The lines of a run's log without their times.
     std::vector<nlohmann::json> timeless_log(const std::string& out) const {
         std::vector<nlohmann::json> lines;
@@ -197,4 +211,5 @@ protected:
     }
 
     const std::string text = at("text.txt");
+    std::vector<std::string> launcher;  // the words of a command that starts the program
 };

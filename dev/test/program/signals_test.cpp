@@ -1,5 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP finish the step, save, report, and print how to continue; a second one ends the program at
-// once. SIGUSR1 saves and continues. --resume completes what was interrupted, bit for bit.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR2 finish the step, save, report, and print how to continue; a second one ends the
+// program at once. SIGUSR1 saves and continues. --resume completes what was interrupted, bit for bit.
 #include "dev/test/program/program.h"
 #include "io/model/checkpoint.h"
 #include "io/file/file.h"
@@ -58,7 +58,7 @@ Args with(Args args, const Args& more) {
 }  // namespace
 
 TEST_F(Signals, StopAfterTheStepSavedAndReported) {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR2}) {
         const std::string out = "stopped by " + std::to_string(signal);
         const Child child = start(training(out, endless));
         wait_until(child, [&] { return lines(out + "/log.jsonl") > 5; });

@@ -1,0 +1,278 @@
+// Training by several processes under mpirun: the same files as by one, resumed on any number; failures of one rank.
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "dev/test/program/program.h"
+#include "device/cpu/gemm/gemm.h"
+#include "io/data/dataset.h"
+#include "program/log.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+class RanksOfMpi : public Program {
+protected:
+    RanksOfMpi() {
+        // Open MPI refuses to start as root, or more processes than there are cores, unless it is told to.
+        for (const char* variable :
+             {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"})
+            setenv(variable, "1", 1);
+        setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
+        setenv("OMP_NUM_THREADS", "1", 1);
+        setenv("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0", 1);  // Open MPI leaks when it ends
+        if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
+            missing = "no mpirun";
+        else if (!fs::exists(fs::path(fs::canonical(binary())).replace_filename("train_gpt2_mpi.so")))
+            missing = "built without MPI (no mpicxx)";
+    }
+    void SetUp() override {
+        if (!missing.empty()) GTEST_SKIP() << missing;
+    }
+    void start_with(int ranks) {
+        launcher.clear();
+        if (ranks > 0) launcher = {"mpirun", "-n", std::to_string(ranks)};
+    }
+    // Odd sizes, several batches per step and shard, and more than one epoch.
+    Args odd(const Args& more = {}) const {
+        Args args = more;
+        args.insert({{"layers", "2"},
+                     {"heads", "3"},
+                     {"channels", "33"},
+                     {"context", "21"},
+                     {"seq", "21"},
+                     {"batch", "3"},
+                     {"total-batch", "1008"},
+                     {"shards", "8"},
+                     {"steps", "6"},
+                     {"save-every", "3"},
+                     {"eval-every", "2"},
+                     {"keep", "0"}});
+        return args;
+    }
+    // Trains with these options by one process and by 2, 4 and 8, and expects the same files.
+    void expect_same_for_any_number(const std::string& name, const Args& options, const std::vector<int>& numbers) {
+        start_with(0);
+        train(name, options);
+        for (const int ranks : numbers) {
+            start_with(ranks);
+            SCOPED_TRACE(name + ", " + std::to_string(ranks) + " ranks");
+            const std::string out = train(name + std::to_string(ranks), options);
+            EXPECT_NE(out.find("ranks: " + std::to_string(ranks) + " on 1 machine, 1 thread each"), std::string::npos)
+                << out;
+            expect_same_run(name, name + std::to_string(ranks));
+        }
+        start_with(0);
+    }
+    std::string missing;
+};
+
+}  // namespace
+
+TEST_F(RanksOfMpi, TrainTheModelOfOneProcess) {
+    expect_same_for_any_number("adamw", odd({{"clip", "0.3"}, {"sample-every", "3"}, {"sample-tokens", "5"}}),
+                               {2, 4, 8});
+    expect_same_for_any_number("muon", odd({{"optimizer", "muon"}, {"recompute", "block"}}), {2, 4});
+    expect_same_for_any_number("outliers", odd({{"skip-outliers", "0.5"}, {"steps", "40"}, {"save-every", "40"}}), {4});
+    if (gemm::has_bf16) expect_same_for_any_number("bf16", odd({{"matmul", "bf16"}}), {2});
+}
+
+TEST_F(RanksOfMpi, ShareTokenShards) {
+    std::vector<uint16_t> tokens;
+    for (int i = 0; i < 3000; ++i) tokens.push_back(static_cast<uint16_t>(i * i % 251));
+    fs::create_directory(at("data"));
+    write_shard(at("data/t_train_0.bin"), {tokens.begin(), tokens.begin() + 1700});
+    write_shard(at("data/t_train_1.bin"), {tokens.begin() + 1700, tokens.end()});
+    write_shard(at("data/t_val_0.bin"), {tokens.begin(), tokens.begin() + 400});
+    expect_same_for_any_number(
+        "shards", odd({{"data", at("data/t_train_*.bin")}, {"val", at("data/t_val_*.bin")}, {"tokenizer", "byte"}}),
+        {4});
+}
+
+TEST_F(RanksOfMpi, ResumeOnAnotherNumberOfRanks) {
+    for (const std::string optimizer : {"adamw", "muon"}) {
+        const Args options = odd({{"optimizer", optimizer}, {"save-every", "2"}, {"schedule", "constant"}});
+        start_with(0);
+        train(optimizer, [&] {
+            Args all = options;
+            all["steps"] = "8";
+            return all;
+        }());
+        const std::string out = optimizer + "-resumed";
+        int steps = 0;
+        for (const int ranks : {4, 1, 2, 4}) {
+            start_with(ranks);
+            steps += 2;
+            if (steps == 2)
+                train(out, [&] {
+                    Args all = options;
+                    all["steps"] = "2";
+                    return all;
+                }());
+            else
+                expect_done({"train", "--resume", "--out", at(out), "--steps", std::to_string(steps)});
+        }
+        for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+            EXPECT_TRUE(read_bytes(at(optimizer + file)) == read_bytes(at(out + file))) << optimizer << file;
+    }
+}
+
+// Each rank has the moments of a slice, and what the ranks send is what their sums and slices take.
+TEST_F(RanksOfMpi, ShareTheMomentsAndSendNoMoreThanTheFormula) {
+    start_with(4);
+    const std::string out =
+        train("profiled", odd({{"profile", ""}, {"channels", "384"}, {"optimizer", "adamw"}, {"vocab", "5000"}}));
+    double parameters = 0, moments = 0, sent = 0, formula = 0;
+    const auto number = [&](const char* before, double& value) {
+        const size_t at = out.find(before);
+        ASSERT_NE(at, std::string::npos) << before << out;
+        value = std::atof(out.c_str() + at + std::string(before).size());
+    };
+    number("memory of rank 0: parameters ", parameters);
+    number("optimizer state ", moments);
+    number("sent per step by each rank: ", sent);
+    number("(R-1)/R each, ", formula);
+    EXPECT_NEAR(moments, 2 * parameters / 4, 1.1) << out;  // in whole MiB
+    EXPECT_NEAR(sent, formula, 0.01 * formula) << out;
+}
+
+TEST_F(RanksOfMpi, RefuseOnceWhatCannotBeShared) {
+    const auto expect_one_line = [&](int ranks, const std::vector<std::string>& arguments, const std::string& line) {
+        start_with(ranks);
+        const Result result = run(arguments);
+        EXPECT_EQ(result.status, 2);
+        size_t lines = 0;
+        for (size_t at = 0; (at = result.err.find("train_gpt2: ", at)) != std::string::npos; ++at) ++lines;
+        EXPECT_EQ(lines, 1u) << result.err;
+        EXPECT_NE(result.err.find("train_gpt2: " + line), std::string::npos) << result.err;
+    };
+    expect_one_line(3, training("run"), "mpirun: 3 processes are not a power of two; start 2 or 4");
+    expect_one_line(4, training("run", {{"shards", "2"}}),
+                    "--shards: 4 processes cannot share 2 shards; start fewer, or");
+    expect_one_line(2, training("run", {{"data", at("nothing")}}), at("nothing"));
+    expect_one_line(2, {"generate", "--from", at("run")},
+                    "mpirun: generate runs in one process; start it without mpirun");
+    EXPECT_FALSE(fs::exists(at("run")));
+    start_with(0);
+    train("run", {{"shards", "2"}});
+    expect_one_line(4, {"train", "--resume", "--out", at("run"), "--steps", "8"},
+                    "--shards: 4 processes cannot share 2 shards, which the run has; start at most 2");
+    expect_one_line(2, training("run"), at("run") + ": not empty");
+}
+
+TEST_F(RanksOfMpi, NameTheOneWithOtherData) {
+    write_bytes(at("other.txt"), read_bytes(text) + "one more line\n");
+    launcher = {"mpirun", "-n", "1", binary()};
+    for (const std::string& word : training("run")) launcher.push_back(word);
+    launcher.insert(launcher.end(), {":", "-n", "1"});
+    const Result result = run(training("run", {{"data", at("other.txt")}}));
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("train_gpt2: rank 1 on "), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("are not those of rank 0; give every machine the same files"), std::string::npos)
+        << result.err;
+}
+
+TEST_F(RanksOfMpi, StopAtNaNAndSayWhereItBegins) {
+    train("model", {{"layers", "3"}, {"steps", "1"}});
+    set_parameter("model/latest", "transformer.h.1.ln_2.weight", 3e38f);
+    std::vector<std::string> messages;
+    for (const int ranks : {0, 4}) {
+        start_with(ranks);
+        const std::string out = at("large" + std::to_string(ranks));
+        const Result result = run(words("train", {{"data", text},
+                                                  {"out", out},
+                                                  {"batch", "2"},
+                                                  {"seq", "16"},
+                                                  {"init", at("model/latest")},
+                                                  {"steps", "5"},
+                                                  {"sample-tokens", "0"},
+                                                  {"shards", "4"},
+                                                  {"total-batch", "256"}}));
+        EXPECT_EQ(result.status, 1) << result.err;
+        const size_t begin = result.err.find("train_gpt2: step 1: loss ");
+        ASSERT_NE(begin, std::string::npos) << result.err;
+        messages.push_back(result.err.substr(begin, result.err.find('\n', begin) - begin));
+        EXPECT_TRUE(path_exists(out + "/step_000000")) << "the last good state";
+    }
+    EXPECT_EQ(messages[0], messages[1]);
+}
+
+// Rank 0 cannot write its checkpoints; the run goes on, on all ranks, and says so once for each.
+TEST_F(RanksOfMpi, GoOnIfTheDiskIsFull) {
+    const fs::path shim = fs::read_symlink("/proc/self/exe").parent_path() / "fault_shim.so";
+    if (!fs::exists(shim)) throw std::runtime_error(shim.string() + " is missing");
+    launcher = {"mpirun", "-n", "2", "env", "LD_PRELOAD=" + shim.string(), "FAULT_BELOW=.step_", "FAULT=write:1:28:on"};
+    const Result result = run(training("run", odd()));
+    EXPECT_EQ(result.status, 1);
+    size_t warnings = 0;
+    for (size_t at = 0; (at = result.err.find(" is not saved\n", at)) != std::string::npos; ++at) ++warnings;
+    EXPECT_EQ(warnings, 2u) << result.err;
+    EXPECT_EQ(read_log(at("run/log.jsonl")).size(), 6u + 4u);
+}
+
+// What mpirun passes on: SIGUSR1 saves, and SIGUSR2 saves and stops, on all ranks after the same step.
+TEST_F(RanksOfMpi, SaveAndStopBySignals) {
+    const Args options = odd({{"steps", "100000"}, {"save-every", "0"}, {"schedule", "constant"}, {"warmup", "0"}, {"eval-every", "0"}});
+    start_with(2);
+    const Child job = start(training("run", options));
+    const auto wait_until = [&](const auto& done) {
+        while (!done() && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
+    };
+    const auto lines = [&] { return std::ranges::count(read_bytes(at("run/log.jsonl")), '\n'); };
+    wait_until([&] { return lines() > 2; });
+    kill(job.pid, SIGUSR1);
+    wait_until([&] { return path_exists(at("run/latest")); });
+    const std::string saved = fs::read_symlink(at("run/latest")).string();
+    wait_until([&] { return lines() > std::stoi(saved.substr(5)) + 2; });
+    kill(job.pid, SIGUSR2);
+    const Result result = finish(job);
+    EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
+    EXPECT_NE(result.out.find("stopped by SIGUSR2 after step "), std::string::npos) << result.out;
+    const std::string last = fs::read_symlink(at("run/latest")).string();
+    EXPECT_GT(last, saved);
+    start_with(0);
+    train("alone", [&] {
+        Args all = options;
+        all["steps"] = std::to_string(std::stoi(last.substr(5)));
+        all["save-every"] = all["steps"];
+        return all;
+    }());
+    for (const char* file : {"/latest/model.safetensors", "/latest/optimizer.safetensors"})
+        EXPECT_TRUE(read_bytes(at(std::string("run") + file)) == read_bytes(at(std::string("alone") + file))) << file;
+}
+
+// kill -9 of one rank ends the job, which names it, and --resume on fewer ranks goes on to the same bits.
+TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
+    const Args options = odd({{"steps", "60"}, {"save-every", "4"}, {"keep", "2"}});
+    train("whole", options);
+    const auto children_of = [](pid_t pid) {
+        std::istringstream list(
+            read_bytes("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
+        std::vector<pid_t> children;
+        for (pid_t child; list >> child;) children.push_back(child);
+        return children;
+    };
+    const char* wanted = std::getenv("KILLS");
+    const int kills = wanted ? std::max(1, std::atoi(wanted) / 10) : 3;
+    for (int k = 0; k < kills; ++k) {
+        const std::string out = "killed" + std::to_string(k);
+        start_with(4);
+        const Child job = start(training(out, options));
+        while (!path_exists(at(out + "/latest")) && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
+        usleep(static_cast<useconds_t>(k * 7919 % 50'000));
+        const std::vector<pid_t> ranks = children_of(job.pid);
+        ASSERT_EQ(ranks.size(), 4u);
+        kill(ranks[static_cast<size_t>(3 - k % 4)], SIGKILL);
+        const auto begin = std::chrono::steady_clock::now();
+        const Result result = finish(job);
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+        EXPECT_NE(result.status, 0);
+        EXPECT_NE(result.err.find("rank " + std::to_string(3 - k % 4)), std::string::npos) << result.err;
+        for (const pid_t rank : ranks)
+            EXPECT_EQ(read_bytes("/proc/" + std::to_string(rank) + "/cmdline"), "") << "it is still there";
+        start_with(k % 2 == 0 ? 2 : 0);
+        expect_done({"train", "--resume", "--out", at(out)});
+        expect_same_run("whole", out);
+    }
+}

@@ -1,0 +1,76 @@
+// The sum of the gradients over the ranks, cut into slices: each rank sums one slice of the flat buffer, in the order
+// of a balanced binary tree, so that the bits do not depend on how many ranks compute a step's shards.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "device/parallel/ranks.h"
+
+// The elements [begin, end) of a flat buffer.
+struct Slice {
+    int64_t begin = 0, end = 0;
+    int64_t size() const { return end - begin; }
+    // What is in both; size() 0 if there is nothing.
+    Slice in(Slice other) const {
+        const int64_t from = std::max(begin, other.begin);
+        return {from, std::max(from, std::min(end, other.end))};
+    }
+    bool operator==(const Slice&) const = default;
+};
+
+namespace slice_sum {
+
+// Floats that are received from each rank at a time: 16 MiB for all of them together, in pieces that are worth a
+// message.
+inline int64_t chunk_floats(int64_t ranks) {
+    return std::max<int64_t>(int64_t{1} << 14, (int64_t{4} << 20) / std::max<int64_t>(ranks - 1, 1));
+}
+// The memory that sum_slice needs for what it receives.
+inline int64_t received_floats(int64_t ranks) { return ranks == 1 ? 0 : (ranks - 1) * chunk_floats(ranks); }
+
+// Adds parts[0 … 2^n - 1], of n values each, as the leaves of a balanced binary tree, into parts[result].
+template <class Device, class T>
+void add_as_tree(Device& dev, std::vector<T*> parts, size_t result, int64_t n) {
+    T* const into = parts[result];
+    for (size_t step = 1; step < parts.size(); step *= 2)
+        for (size_t i = 0; i + step < parts.size(); i += 2 * step) {
+            if (parts[i + step] == into) std::swap(parts[i], parts[i + step]);  // a sum has the same bits either way
+            add(dev, parts[i], parts[i + step], n);
+        }
+}
+
+}  // namespace slice_sum
+
+// Slice r of x = the sum over the ranks of their slice r, on rank r; the rest of x stays as it is. The number of ranks
+// is a power of two. `received` has received_floats(ranks.count()) elements.
+template <class Device, class T>
+void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, T* received) {
+    const int64_t chunk = slice_sum::chunk_floats(ranks.count());
+    const Slice mine = slices[static_cast<size_t>(ranks.rank())];
+    int64_t longest = 0;
+    for (const Slice& slice : slices) longest = std::max(longest, slice.size());
+    for (int64_t done = 0; done < longest; done += chunk) {
+        const auto piece = [&](const Slice& slice) {
+            return slice.in({slice.begin + done, slice.begin + done + chunk});
+        };
+        const int64_t n = piece(mine).size();
+        std::vector<T*> parts(static_cast<size_t>(ranks.count()));
+        std::vector<Message> sends, receives;
+        for (int64_t i = 1; i < ranks.count(); ++i) {
+            const int64_t to = (ranks.rank() + i) % ranks.count(),
+                          from = (ranks.rank() + ranks.count() - i) % ranks.count();
+            const Slice theirs = piece(slices[static_cast<size_t>(to)]);
+            sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
+            T* const place = received + (i - 1) * chunk;
+            receives.push_back({from, place, n * static_cast<int64_t>(sizeof(T))});
+            parts[static_cast<size_t>(from)] = place;
+        }
+        parts[static_cast<size_t>(ranks.rank())] = x + piece(mine).begin;
+        ranks.exchange(sends, receives);
+        slice_sum::add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
+    }
+}
