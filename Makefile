@@ -214,8 +214,13 @@ $(B)/bench: $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/bench*.cpp)) $(LAYERS)
 $(B)/norm_experiment: $(B)/dev/norm_experiment/experiment.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
-# LayerNorm and RMSNorm: compared with PyTorch's numbers, an example, and measurements (dev/layernorm/README.md).
-$(addprefix $(B)/layernorm_,check example measure): $(B)/layernorm_%: $(B)/dev/layernorm/%.o $(IO) $(LAYERS)
+# LayerNorm and RMSNorm (dev/layernorm/README.md). The example and an exercise need a compiler only.
+$(addprefix $(B)/layernorm_,example faulty): $(B)/layernorm_%: $(B)/dev/layernorm/%.o
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+# Measurements, and a comparison with PyTorch's numbers, which are in a file.
+$(B)/layernorm_measure: $(B)/dev/layernorm/measure.o $(LAYERS)
+	$(Q)$(CXX) $(FLAGS) $^ -o $@
+$(B)/layernorm_check: $(B)/dev/layernorm/check.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
 
 # The same program with the model on a GPU: for this machine's GPU, otherwise for any from sm_80 on (later ones by PTX);
@@ -272,7 +277,8 @@ $(B)/ladder/%: $(B)/dev/%/ladder.o $(B)/dev/ladder.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -o $@
 
 $(B)/test/dev/ladder_test: | $(LADDERS)
-$(B)/test/dev/tools_test: | $(addprefix $(B)/,layernorm_example layernorm_measure norm_experiment test_gpt2)
+$(B)/test/dev/tools_test: | $(addprefix $(B)/,layernorm_example layernorm_faulty layernorm_measure norm_experiment test_gpt2)
+$(B)/test/dev/backward_checks_test: | $(B)/layernorm_faulty
 
 $(B)/test/program/faults_test $(B)/test/program/ranks_test: | $(B)/test/program/fault_shim.so
 $(B)/test/program/fault_shim.so: dev/test/program/fault_shim.cpp

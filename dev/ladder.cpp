@@ -71,6 +71,7 @@ void print_help() {
     std::printf("\n  --rung  %-12s only this rung of each pass, by number or name\n", "WHICH");
     std::printf("  --csv   %-12s write the table to a file as well\n", "FILE");
     std::printf("  --check %-12s only check the rungs, without timing them\n", "");
+    std::printf("  --source %-11s print the file and line of each rung\n", "");
     std::printf("Exit status: 0 all rungs are correct, 1 one is not, 2 bad input.\n");
 }
 
@@ -84,8 +85,8 @@ double tolerance(int64_t terms) { return 8 * 0x1p-24 * std::sqrt(static_cast<dou
 Ladder::Ladder(int argc, char** argv) : shape_(default_shape()), available_(available_memory()) {
     for (int i = 1; i < argc; ++i) {
         const std::string option = argv[i];
-        if (option == "--check") {
-            check_only_ = true;
+        if (option == "--check" || option == "--source") {
+            (option == "--check" ? check_only_ : source_) = true;
             continue;
         }
         if (option != "--shape" && option != "--rung" && option != "--csv")
@@ -171,8 +172,10 @@ std::vector<int32_t> Ladder::tokens(int64_t count, int64_t vocabulary) {
     return tokens;
 }
 
-void Ladder::rung(const char* name, const char* adds, std::function<void()> run, bool same_bits) {
-    passes_.back().rungs.push_back({name, adds, std::move(run), same_bits});
+void Ladder::rung(const char* name, const char* adds, std::function<void()> run, bool same_bits, const char* file,
+                  int line) {
+    passes_.back().rungs.push_back(
+        {name, adds, std::move(run), same_bits, std::string(file) + ":" + std::to_string(line)});
 }
 
 bool Ladder::selected(const Pass& pass, const Rung& rung) const {
@@ -225,6 +228,24 @@ std::string Ladder::fault(const Pass& pass, const Rung& rung) try {
     return error.what();
 }
 
+// From which rung on memory or arithmetic is the limit: all from there on reach at least 80 % of the peak.
+void Ladder::print_verdict(const std::vector<const Rung*>& rungs, const std::vector<double>& shares, Unit unit) {
+    const auto [bound, peak] =
+        unit == Unit::flops ? std::pair("compute-bound", "the FMA peak") : std::pair("memory-bound", "a copy");
+    const char* const last = rungs.back()->name.c_str();
+    const double reached = 100 * shares.back();
+    size_t first = shares.size();
+    while (first > 0 && shares[first - 1] >= 0.8) --first;
+    if (first + 1 < shares.size()) {
+        std::printf("verdict: %s from %s on; %s reaches %.0f %% of %s\n", bound, rungs[first]->name.c_str(), last,
+                    reached, peak);
+    } else if (first < shares.size()) {
+        std::printf("verdict: only %s is %s; it reaches %.0f %% of %s\n", last, bound, reached, peak);
+    } else {
+        std::printf("verdict: %s is not %s; it reaches %.0f %% of %s\n", last, bound, reached, peak);
+    }
+}
+
 void Ladder::run_pass(const Pass& pass) {
     for (const Values* t : pass.results)
         if (t->start) std::copy_n(t->start.get(), t->size, t->exact.get());
@@ -255,6 +276,7 @@ void Ladder::run_pass(const Pass& pass) {
     }
     const std::vector<Samples> samples = timed() ? in_turn(measures, 5) : std::vector<Samples>();
 
+    std::vector<double> shares;
     for (size_t i = 0; i < rungs.size(); ++i) {
         const Rung& rung = *rungs[i];
         const std::string number = std::to_string(&rung - pass.rungs.data() + 1),
@@ -265,6 +287,7 @@ void Ladder::run_pass(const Pass& pass) {
         if (timed()) {
             const double seconds = samples[2 * i].median(), peak = samples[2 * i + 1].median();
             const double rate = pass.work.amount / seconds, gain = i ? samples[2 * i - 2].median() / seconds : 1;
+            shares.push_back(rate / peak);
             std::printf(" %9.3f ms %7.1f %-7s %5.1f %%", seconds * 1e3, rate / 1e9, unit, 100 * rate / peak);
             if (i) std::printf(" %6.2f x", gain);
             char text[160];
@@ -275,17 +298,20 @@ void Ladder::run_pass(const Pass& pass) {
             std::printf(" %9s    %7s %-7s %5s", "-", "-", unit, "-");
         }
         csv_rows_ += "\n";
-        std::printf("\n");
+        std::printf("%s\n", source_ ? ("  " + rung.source).c_str() : "");
         if (!faults[i].empty()) std::printf("   %s\n", faults[i].c_str());
         all_correct_ = all_correct_ && faults[i].empty();
     }
+    if (shares.size() > 1) print_verdict(rungs, shares, pass.work.unit);
     std::fflush(stdout);
 }
 
 void Ladder::run() {
     std::vector<const Pass*> wanted;
     std::vector<std::string> names;
+    size_t rungs = 0;  // of the pass with the most
     for (const Pass& pass : passes_) {
+        rungs = std::max(rungs, pass.rungs.size());
         bool any = false;
         for (const Rung& rung : pass.rungs) {
             any = any || selected(pass, rung);
@@ -294,7 +320,8 @@ void Ladder::run() {
         if (any) wanted.push_back(&pass);
     }
     if (wanted.empty())
-        throw InputError("--rung: found '" + rung_ + "', expected a number or one of: " + joined(names, ", "));
+        throw InputError("--rung: found '" + rung_ + "', expected a number from 1 to " + std::to_string(rungs) +
+                         " or one of: " + joined(names, ", "));
     const std::string where = accelerator_ ? accelerator_->name() : std::to_string(omp_get_max_threads()) + " threads";
     std::printf("%s, %s %s, %s\n", kernel.name, shape_names().c_str(), joined(shape_).c_str(), where.c_str());
     for (const Pass* pass : wanted) run_pass(*pass);

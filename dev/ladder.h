@@ -115,9 +115,13 @@ public:
                            production,
                            {}});
     }
-    // same_bits: the result has the same bits with any number or order of threads.
-    void rung(const char* name, const char* adds, std::function<void()> run, bool same_bits = true);
-    void production(const char* adds) { rung("production", adds, passes_.back().production); }  // layer(Cpu)
+    // same_bits: the result has the same bits with any number or order of threads. file and line: where rung() is
+    // called.
+    void rung(const char* name, const char* adds, std::function<void()> run, bool same_bits = true,
+              const char* file = __builtin_FILE(), int line = __builtin_LINE());
+    void production(const char* adds, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        rung("production", adds, passes_.back().production, true, file, line);  // layer(Cpu)
+    }
 
     void run();
     bool all_correct() const { return all_correct_; }
@@ -127,6 +131,7 @@ private:
         std::string name, adds;
         std::function<void()> run;
         bool same_bits;
+        std::string source;  // file:line
     };
     struct Pass {
         std::string name;
@@ -143,12 +148,13 @@ private:
     static void round(const Values& t);
     bool selected(const Pass& pass, const Rung& rung) const;
     void run_pass(const Pass& pass);
+    static void print_verdict(const std::vector<const Rung*>& rungs, const std::vector<double>& shares, Unit unit);
     std::string fault(const Pass& pass, const Rung& rung);
     bool timed() const { return !check_only_ && (!accelerator_ || accelerator_->has_clock()); }
 
     std::vector<int64_t> shape_;
     std::string shape_text_, rung_, csv_;
-    bool check_only_ = false, all_correct_ = true;
+    bool check_only_ = false, source_ = false, all_correct_ = true;
     std::deque<Values> tensors_;  // a deque, so that addresses do not change
     std::deque<HostBuffer<float>> scratch_;
     const int64_t available_;

@@ -1,13 +1,31 @@
 #!/usr/bin/env python3
-"""Checks the code in dev/layernorm/README.md: the Python prints what the chapter says, and the C++ is in the ladder."""
+"""Checks dev/layernorm/README.md: its Python prints what the chapter says, its C++ is in the ladder, its tables of times are
+those of the CSV files, with gains that are ratios of the printed times, and its pictures were drawn from the same files."""
 
 import contextlib
+import csv
+import hashlib
 import io
 import os
 import re
 import sys
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev", "layernorm")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PICTURES = {  # SVG: the CSV file that it shows
+    "dev/layernorm/ladder.svg": "dev/layernorm/ladder.csv",
+    "dev/layernorm/speed.svg": "dev/layernorm/results.csv",
+    "dev/layernorm/trade.svg": "dev/layernorm/results.csv",
+    "dev/norm_experiment/loss.svg": "dev/norm_experiment/results.csv",
+}
+
+
+def text_of(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def rows_of(path):
+    return list(csv.DictReader(io.StringIO(text_of(path))))
 
 
 def blocks(text):
@@ -19,28 +37,94 @@ def unindented(code):
     return "".join(line.strip() + "\n" for line in code.splitlines())
 
 
-def main():
-    with open(os.path.join(FOLDER, "README.md"), encoding="utf-8") as f:
-        found = blocks(f.read())
-    with open(os.path.join(FOLDER, "ladder.cpp"), encoding="utf-8") as f:
-        ladder = unindented(f.read())
-    passed = failed = 0
-    for i, (language, code) in enumerate(found):
+def table(chapter, heading):
+    """The cells of the rows of the table whose heading line begins with `heading`."""
+    found = re.search(rf"^{re.escape(heading)}.*\n\|[-|]+\n((?:\|.*\n)*)", chapter, re.MULTILINE)
+    lines = found[1].splitlines() if found else []
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def code(chapter):
+    """(what, fault or "") of each block of code."""
+    ladder = unindented(text_of("dev/layernorm/ladder.cpp"))
+    found = blocks(chapter)
+    checked = 0
+    for i, (language, block) in enumerate(found):
         if language == "cpp":
-            good, fault = unindented(code) in ladder, "is not in ladder.cpp"
+            fault = "" if unindented(block) in ladder else "is not in ladder.cpp:\n" + block
         elif language == "python":
             printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(code, {})
-            good, fault = printed.getvalue() == found[i + 1][1], "prints\n" + printed.getvalue()
+            try:
+                with contextlib.redirect_stdout(printed):
+                    exec(block, {})
+                fault = "" if printed.getvalue() == found[i + 1][1] else "prints\n" + printed.getvalue()
+            except ImportError as e:
+                fault = f"needs PyTorch ({e}); run scripts/setup.sh pytorch"
         else:
             continue
-        passed, failed = passed + good, failed + (not good)
-        if not good:
-            print(f"FAIL README.md: this {language} {fault}:\n{code}")
-    if passed + failed < 3:
-        print(f"FAIL README.md: {passed + failed} blocks of code, expected at least 3")
-        failed += 1
+        checked += 1
+        yield f"the {language} block {i + 1}", fault
+    yield "the blocks of code", "" if checked >= 3 else f"are {checked}, expected at least 3"
+
+
+def differs(found, expected):
+    return "" if found == expected else f"has {found}, expected {expected}"
+
+
+def tables(chapter):
+    """(what, fault or "") of each table of times."""
+    rungs = rows_of("dev/layernorm/ladder.csv")
+    for name in ("forward", "backward"):
+        times = [(r["name"], r["ms"]) for r in rungs if r["pass"] == name]
+        expected = []
+        for i, (rung, ms) in enumerate(times):
+            gain = f"{float(times[i - 1][1]) / float(ms):.2f} ×" if i else ""
+            expected.append([rung, f"{ms} ms", gain])
+        rows = [row[:1] + row[2:] for row in table(chapter, f"| {name} | what it adds |")]
+        yield f"the ladder's table {name}", differs(rows, expected)
+    separate, fused, production = (r["ms"] for r in rungs if r["pass"] == "residual + layernorm")
+    for ms in (f"took {separate} ms", f"{fused} ms; in production {production} ms"):
+        yield f"the text on the residual, '{ms}'", "" if ms in " ".join(chapter.split()) else "is not in the chapter"
+
+    results = rows_of("dev/layernorm/results.csv")
+    expected = []
+    for saved, label in (("norm", "norm"), ("statistics", "mean and rstd"), ("nothing", "nothing")):
+        forward, backward = (next(r for r in results if r["work"] == f"keep {saved} {way}") for way in ("forward", "backward"))
+        times = [float(forward["ms"]), float(backward["ms"])]
+        memory = "0" if saved == "nothing" else f"{forward['MiB kept']} MiB"
+        expected.append([label, memory, *(f"{ms:.2f} ms" for ms in (*times, sum(times)))])
+    yield "the table of what is saved", differs(table(chapter, "| saved |"), expected)
+
+    copies = {r["channels"]: float(r["GB/s"]) for r in results if r["work"] == "copy"}
+    works = {"forward": "layernorm forward", "residual + forward": "residual + layernorm forward",
+             "backward": "layernorm backward", "RMSNorm forward": "rmsnorm forward", "RMSNorm backward": "rmsnorm backward"}
+    expected = []
+    for label, work in works.items():
+        shares = {r["channels"]: 100 * float(r["GB/s"]) / copies[r["channels"]] for r in results if r["work"] == work}
+        expected.append([label, *(f"{shares[width]:.0f}" for width in copies)])
+    heading = "| values per row | " + " | ".join(copies) + " |"
+    yield "the table of shares of the copy", differs(table(chapter, heading), expected)
+
+
+def pictures(chapter):
+    """(what, fault or "") of each picture: the chapter shows it, and it was drawn from the present numbers."""
+    for svg, source in PICTURES.items():
+        digest = hashlib.sha256(text_of(source).encode()).hexdigest()
+        current = f"{source} sha256:{digest}" in text_of(svg)
+        yield svg, "" if current else f"is older than {source}; run scripts/plot_layernorm.py"
+    for name in re.findall(r"\]\((\S+\.svg)\)", chapter):
+        there = os.path.exists(os.path.join(ROOT, "dev/layernorm", name))
+        yield f"the picture {name}", "" if there else "does not exist"
+
+
+def main():
+    chapter = text_of("dev/layernorm/README.md")
+    passed = failed = 0
+    for check in (code, tables, pictures):
+        for what, fault in check(chapter):
+            passed, failed = passed + (not fault), failed + bool(fault)
+            if fault:
+                print(f"FAIL README.md: {what} {fault}")
     print(f"{passed} passed, {failed} failed")
     return failed > 0
 

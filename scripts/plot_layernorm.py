@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Draws the pictures of dev/layernorm/README.md from measured numbers:
+"""Draws the pictures of dev/layernorm/README.md:
 
-    dev/layernorm/speed.svg, trade.svg   from dev/layernorm/results.csv (build/native/layernorm_measure)
-    dev/norm_experiment/loss.svg         from dev/norm_experiment/results.csv (build/native/norm_experiment)
+    dev/layernorm/speed.svg, trade.svg      from dev/layernorm/results.csv (build/native/layernorm_measure)
+    dev/layernorm/ladder.svg                from dev/layernorm/ladder.csv (times printed by dev/build/layernorm)
+    dev/norm_experiment/loss.svg            from dev/norm_experiment/results.csv (build/native/norm_experiment)
+    dev/layernorm/axes.svg, paths.svg, projection.svg    diagrams, without measured numbers
 """
 
 import collections
 import csv
+import hashlib
 import math
 import os
 import statistics
@@ -16,90 +19,299 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.patches import Rectangle
 
 DEV = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev")
-COLORS = ["#1f5fa8", "#e8964a", "#4f9d5d", "#a33d5e", "#7a6fb0"]
-NORMS = {"pre": "LayerNorm before", "post": "LayerNorm after", "rms": "RMSNorm before", "none": "none"}
+RESULTS, LADDER, LOSSES = "layernorm/results.csv", "layernorm/ladder.csv", "norm_experiment/results.csv"
+
+# Okabe and Ito's colors, which color-blind readers can tell apart too. All pictures have a white background of their
+# own, so that they look the same on light and dark pages.
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#b0508a"
+GRAY, PALE, TEXT = "#8a8a8a", "#e4e4e4", "#1f2328"
+# Line, marker and whether the marker is filled: curves that lie on each other stay visible.
+SOLID, DASHED, DOTTED, DASH_DOT = ("-", "o", True), ("--", "s", False), (":", "^", True), ("-.", "D", False)
+NORMS = {  # name in the CSV: label, color, style
+    "pre": ("LayerNorm before", BLUE, SOLID),
+    "post": ("LayerNorm after", ORANGE, DOTTED),
+    "rms": ("RMSNorm before", GREEN, DASHED),
+    "none": ("none", PURPLE, DASH_DOT),
+}
 
 
-def read(path):
-    with open(path, newline="") as f:
+def read(name):
+    with open(os.path.join(DEV, name), newline="") as f:
         return list(csv.DictReader(f))
 
 
-def save(figure, path):
-    figure.tight_layout()
-    # No date and no random ids, so that the same numbers give the same file.
-    figure.savefig(path, metadata={"Date": None})
+def save(figure, name, source=None):
+    """Writes a picture that depends on its numbers only: it has no date and no random ids."""
+    metadata = {"Date": None}
+    if source:  # scripts/check_chapter.py finds pictures that are older than their numbers by this
+        with open(os.path.join(DEV, source), "rb") as f:
+            metadata["Description"] = f"dev/{source} sha256:{hashlib.sha256(f.read()).hexdigest()}"
+    path = os.path.join(DEV, name)
+    figure.savefig(path, metadata=metadata, facecolor="white")
     plt.close(figure)
     print(path)
 
 
-def speed(rows, path):
+def curve(axes, x, y, color, style, label, size=6.0):
+    line, marker, filled = style
+    axes.plot(x, y, line, marker=marker, ms=size, color=color, mfc=color if filled else "white", label=label)
+
+
+def diagram(width, height):
+    """Axes without ticks in which one unit is one inch."""
+    figure = plt.figure(figsize=(width, height))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+    axes.axis("off")
+    return figure, axes
+
+
+def axes_of_the_norms(name):
+    """A grid of rows × features twice: LayerNorm's row, and BatchNorm's column."""
+    rows, columns, cell = 5, 6, 0.36
+    figure, axes = diagram(8.2, 3.75)
+    for left, title, highlighted in ((1.0, "LayerNorm", BLUE), (5.0, "BatchNorm", ORANGE)):
+        by_row, bottom = title == "LayerNorm", 0.85
+        width, height = columns * cell, rows * cell
+        inside = (lambda r, c: r == 1) if by_row else (lambda r, c: c == 3)
+        for r in range(rows):
+            for c in range(columns):
+                axes.add_patch(Rectangle((left + c * cell, bottom + (rows - 1 - r) * cell), cell, cell, lw=1, ec=GRAY,
+                                         fc=highlighted if inside(r, c) else "white", alpha=1))
+        axes.text(left + width / 2, 3.5, title, ha="center", va="center", fontsize=14, weight="bold", color=highlighted)
+        axes.text(left + width / 2, 3.2, "normalizes a row over its features" if by_row else
+                  "normalizes a feature over the rows", ha="center", va="center", fontsize=10)
+        axes.annotate("", (left + width, bottom + height + 0.12), (left, bottom + height + 0.12),
+                      arrowprops={"arrowstyle": "->", "color": TEXT})
+        axes.text(left + width / 2, bottom + height + 0.25, "C features", ha="center", va="center", fontsize=9)
+        axes.annotate("", (left - 0.12, bottom), (left - 0.12, bottom + height),
+                      arrowprops={"arrowstyle": "->", "color": TEXT})
+        axes.text(left - 0.28, bottom + height / 2, "N rows (B·T positions)", ha="center", va="center", fontsize=9,
+                  rotation=90)
+        for i in range(rows if by_row else columns):
+            mine = i == (1 if by_row else 3)
+            at = ((left + width + 0.32, bottom + (rows - 0.5 - i) * cell) if by_row else
+                  (left + (i + 0.5) * cell, bottom - 0.26))
+            axes.plot(*at, "o", ms=9, color=highlighted if mine else PALE, mec=GRAY)
+            start = (left + width, at[1]) if by_row else (at[0], bottom)
+            axes.annotate("", (at[0] - 0.1, at[1]) if by_row else (at[0], at[1] + 0.1), start,
+                          arrowprops={"arrowstyle": "->", "color": highlighted if mine else GRAY})
+        if by_row:
+            axes.text(left + width + 0.1, bottom - 0.26, "N means,\nN rstds", ha="left", va="center", fontsize=9)
+            axes.text(left + width / 2, 0.22, "A row's result depends on that row alone.", ha="center", va="center",
+                      fontsize=10)
+        else:
+            axes.text(left + width + 0.1, bottom - 0.26, "C means,\nC rstds", ha="left", va="center", fontsize=9)
+            axes.text(left + width / 2, 0.22, "A row's result depends on the whole batch.", ha="center", va="center",
+                      fontsize=10)
+    save(figure, name)
+
+
+def box(axes, x, y, text, color=TEXT):
+    axes.text(x, y, text, ha="center", va="center", fontsize=12, color=color, zorder=3,
+              bbox={"boxstyle": "round,pad=0.45", "fc": "white", "ec": color, "lw": 1.6})
+
+
+def arrow(axes, start, end, color, gaps=(0, 0), style="-"):
+    """An arrow; gaps are the points that it leaves free at either end."""
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2, "linestyle": style,
+                                              "shrinkA": gaps[0], "shrinkB": gaps[1], "mutation_scale": 16})
+
+
+def paths(name):
+    """The three paths from x to norm, with the derivative of each arrow, and the three terms of dx."""
+    figure, axes = diagram(8.2, 4.3)
+    x, norm, mean, variance, rstd = (0.7, 2.6), (7.4, 2.6), (4.05, 3.75), (2.95, 1.35), (5.2, 1.35)
+    arrow(axes, x, norm, BLUE, (16, 28))
+    arrow(axes, x, mean, GREEN, (17, 31))
+    arrow(axes, mean, norm, GREEN, (31, 30))
+    arrow(axes, x, variance, ORANGE, (18, 32))
+    arrow(axes, variance, rstd, ORANGE, (40, 24))
+    arrow(axes, rstd, norm, ORANGE, (24, 32))
+    arrow(axes, mean, variance, GRAY, (18, 20), "--")
+    for at, text, color in ((x, "x", TEXT), (norm, "norm", TEXT), (mean, "mean", GREEN), (variance, "variance", ORANGE),
+                            (rstd, "rstd", ORANGE)):
+        box(axes, *at, text, color)
+    for at, text, color in (((5.2, 2.76), "directly: rstd", BLUE), ((2.1, 3.42), "1/C", GREEN),
+                            ((5.95, 3.42), "−rstd", GREEN),
+                            ((1.0, 1.85), "2 (x − mean)/C", ORANGE), ((4.1, 1.57), "−rstd³/2", ORANGE),
+                            ((6.98, 1.85), "x − mean", ORANGE), ((2.95, 2.2), "adds 0", GRAY)):
+        axes.text(*at, text, ha="center", va="center", fontsize=10.5, color=color, zorder=4,
+                  bbox={"boxstyle": "square,pad=0.12", "fc": "white", "ec": "none"})
+    axes.text(4.1, 0.72, "An arrow carries its derivative. The gradient goes against the arrows and adds the three "
+              "paths:", ha="center", va="center", fontsize=10)
+    left = 0.95
+    for text, color in (("dx  =", TEXT), ("dnorm · rstd", BLUE), ("+", TEXT),
+                        ("dvariance · 2 (x − mean)/C", ORANGE), ("+", TEXT), ("dmean/C", GREEN)):
+        drawn = axes.text(left, 0.32, text, ha="left", va="center", fontsize=12.5, color=color, weight="bold")
+        left += drawn.get_window_extent().width / figure.dpi + 0.16
+    save(figure, name)
+
+
+def worked_row():
+    """The row in numbers of the chapter: dnorm and its three orthogonal components, and rstd."""
+    x, dnorm = (0.0, 8.0, 5.0, 4.0), (-1.985, 2.349, -0.234, -0.387)
+    mean = statistics.mean(x)
+    rstd = 1 / math.sqrt(statistics.pvariance(x) + 1e-5)
+    norm = [(v - mean) * rstd for v in x]
+    shift = [statistics.mean(dnorm)] * len(x)
+    scale = [v * statistics.mean(d * n for d, n in zip(dnorm, norm)) for v in norm]
+    return dnorm, shift, scale, [d - a - b for d, a, b in zip(dnorm, shift, scale)], rstd
+
+
+def length(row):
+    return math.sqrt(sum(v * v for v in row))
+
+
+def projection(name):
+    """The components of the worked row's dnorm: as arrows, true to scale, and value by value."""
+    dnorm, shift, scale, rest, rstd = worked_row()
+    figure = plt.figure(figsize=(8.2, 4.7))
+    # One unit has the same length on both axes. The component along (1,…,1) is perpendicular to them.
+    axes = figure.add_axes((0.03, 0.48, 0.94, 0.5), xlim=(-0.75, 5.0), ylim=(-0.45, 1.15), aspect="equal")
+    axes.axis("off")
+    along, up = length(scale), length(rest)
+    for end, color in (((along, up), TEXT), ((along, 0), ORANGE)):
+        axes.annotate("", end, (0, 0), arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2.2, "shrinkA": 0,
+                                                   "shrinkB": 0, "mutation_scale": 17})
+    axes.annotate("", (along, up), (along, 0), arrowprops={"arrowstyle": "-|>", "color": BLUE, "lw": 2.2, "shrinkA": 0,
+                                                           "shrinkB": 0, "mutation_scale": 17})
+    axes.plot([along - 0.12, along - 0.12, along], [0, 0.12, 0.12], color=GRAY, lw=1)
+    axes.plot(0, 0, "o", ms=8, mfc="white", mec=GREEN, mew=1.8)
+    axes.plot(0, 0, "o", ms=2.5, color=GREEN)
+    axes.text(1.3, 0.52, f"dnorm, length {length(dnorm):.2f}", ha="center", fontsize=11, color=TEXT,
+              rotation=math.degrees(math.atan2(up, along)), rotation_mode="anchor")
+    axes.text(along / 2, -0.09, f"along norm, {along:.2f}: only scales the row; removed", ha="center", va="top",
+              fontsize=11, color=ORANGE)
+    axes.text(along + 0.1, up / 2, f"what remains, {up:.2f}:\ntimes rstd it is dx", ha="left", va="center", fontsize=11,
+              color=BLUE)
+    axes.text(-0.75, -0.32, f"along (1, …, 1), {length(shift):.2f}, perpendicular to the page: only shifts the row; removed",
+              ha="left", va="top", fontsize=11, color=GREEN)
+    parts = (("dnorm", dnorm, TEXT), ("along (1, …, 1)", shift, GREEN), ("along norm", scale, ORANGE),
+             ("what remains", rest, BLUE))
+    for i, (title, row, color) in enumerate(parts):
+        bars = figure.add_axes((0.045 + 0.245 * i, 0.04, 0.19, 0.33), ylim=(-3.1, 3.1))
+        bars.bar(range(4), row, color=color, width=0.75)
+        bars.axhline(0, color=TEXT, lw=0.8)
+        bars.axis("off")
+        for c, v in enumerate(row):
+            up_or_down, va = (1, "bottom") if v >= 0 else (-1, "top")
+            bars.text(c, v + 0.18 * up_or_down, f"{v:.2f}".replace("-", "−"), ha="center", va=va, fontsize=7.5)
+        bars.set_title(title, fontsize=11, color=color)
+        if i > 0:
+            figure.text(0.035 + 0.245 * i - 0.012, 0.205, "=" if i == 1 else "+", fontsize=15, ha="center", va="center")
+    save(figure, name)
+
+
+def ladder(name):
+    """The rungs' times as bars, forward and backward on one scale."""
+    rows = read(LADDER)
+    figure, panels = plt.subplots(1, 2, figsize=(8.2, 2.6), sharex=True, layout="constrained")
+    for axes, what, color in zip(panels, ("forward", "backward"), (BLUE, ORANGE)):
+        mine = [r for r in rows if r["pass"] == what]
+        times = [float(r["ms"]) for r in mine]
+        axes.barh(range(len(mine)), times, color=color, height=0.7)
+        for i, t in enumerate(times):
+            axes.text(t, i, f" {t:.2f} ms", va="center", fontsize=9)
+        axes.set_yticks(range(len(mine)), [r["name"] for r in mine])
+        axes.invert_yaxis()
+        axes.set_title(f"{what}: {times[0] / times[-1]:.1f} × as fast in the end", fontsize=11, color=color)
+        axes.set_xlabel("ms")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_xlim(0, 1.25 * max(float(r["ms"]) for r in rows))
+    save(figure, name, LADDER)
+
+
+def speed(name):
+    rows = read(RESULTS)
     copy = {r["channels"]: float(r["GB/s"]) for r in rows if r["work"] == "copy"}
-    figure, axes = plt.subplots(figsize=(7, 3.6))
-    works = [w for w in dict.fromkeys(r["work"] for r in rows) if w != "copy" and not w.startswith("keep")]
-    for work, color in zip(works, COLORS):
-        mine = [r for r in rows if r["work"] == work]
-        axes.plot([int(r["channels"]) for r in mine], [100 * float(r["GB/s"]) / copy[r["channels"]] for r in mine],
-                  "o-", color=color, label=work)
-    axes.set_xscale("log", base=2)
-    ticks = sorted(map(int, copy))
-    axes.set_xticks(ticks, map(str, ticks))
-    axes.set_ylim(0, 120)
-    axes.set(xlabel="values in a row", ylabel="% of a streaming copy's bytes a second")
-    axes.grid(color="#d0d0d0")
-    axes.legend(fontsize=8)
-    save(figure, path)
+    widths = sorted(copy, key=int)
+    figure, panels = plt.subplots(1, 2, figsize=(8.2, 3.5), sharey=True, layout="constrained")
+    for axes, title, curves in (
+        (panels[0], "forward", (("layernorm forward", "LayerNorm", BLUE, SOLID),
+                                ("residual + layernorm forward", "residual + LayerNorm", GREEN, DOTTED),
+                                ("rmsnorm forward", "RMSNorm", ORANGE, DASHED))),
+        (panels[1], "backward", (("layernorm backward", "LayerNorm", BLUE, SOLID),
+                                 ("rmsnorm backward", "RMSNorm", ORANGE, DASHED)))):
+        axes.axhline(100, color=GRAY, lw=1.2)
+        axes.text(int(widths[-1]), 100.6, "the copy", ha="right", va="bottom", fontsize=9, color="#606060")
+        for work, label, color, style in curves:
+            found = {r["channels"]: float(r["GB/s"]) for r in rows if r["work"] == work}
+            curve(axes, list(map(int, widths)), [100 * found[w] / copy[w] for w in widths], color, style, label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(map(int, widths)), widths, fontsize=8)
+        axes.minorticks_off()
+        axes.set(title=title, xlabel="values per row", ylim=(70, 110))
+        axes.grid(color=PALE)
+        axes.set_axisbelow(True)
+        axes.legend(fontsize=9, loc="lower left")
+    panels[0].set_ylabel("% of a streaming copy")
+    save(figure, name, RESULTS)
 
 
-def trade(rows, path):
-    figure, axes = plt.subplots(figsize=(7, 2.4))
-    kept = ["norm", "statistics", "nothing"]
-    for i, what in enumerate(kept):
+def trade(name):
+    rows = read(RESULTS)
+    figure, axes = plt.subplots(figsize=(8.2, 2.4), layout="constrained")
+    labels = {"norm": "save norm", "statistics": "save mean and rstd", "nothing": "save nothing"}
+    for i, saved in enumerate(labels):
         forward, backward = (
-            next(r for r in rows if r["work"] == f"keep {what} {way}") for way in ("forward", "backward")
+            next(r for r in rows if r["work"] == f"keep {saved} {way}") for way in ("forward", "backward")
         )
         first, second = float(forward["ms"]), float(backward["ms"])
-        axes.barh(i, first, color=COLORS[0], label="forward" if i == 0 else None)
-        axes.barh(i, second, left=first, color=COLORS[1], label="backward" if i == 0 else None)
-        axes.text(first + second, i, f"  {first + second:.2f} ms, {float(forward['MiB kept']):.2f} MiB kept", va="center")
-    axes.set_yticks(range(3), [f"keep {what}" for what in kept])
+        axes.barh(i, first, color=BLUE, height=0.65, label="forward" if i == 0 else None)
+        axes.barh(i, second, left=first, color=ORANGE, height=0.65, label="backward" if i == 0 else None)
+        for t, left in ((first, 0), (second, first)):
+            axes.text(left + t / 2, i, f"{t:.2f}", ha="center", va="center", color="white", fontsize=9, weight="bold")
+        mib = float(forward["MiB kept"])
+        memory = f"{mib:.2f} MiB of memory" if mib else "no memory"
+        axes.text(first + second, i, f"  {first + second:.2f} ms, {memory}", va="center")
+    axes.set_yticks(range(3), labels.values())
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.65 * axes.get_xlim()[1])  # room for text and legend
-    axes.set_xlabel(f"ms for {forward['rows']} rows of {forward['channels']}")
-    axes.legend(fontsize=8, loc="lower right")
-    save(figure, path)
+    axes.set_xlim(0, 1.4 * axes.get_xlim()[1])  # room for the text
+    axes.set_xlabel(f"ms for {forward['rows']} rows of {forward['channels']} values")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(fontsize=9, loc="outside upper center", ncols=2, frameon=False)
+    save(figure, name, RESULTS)
 
 
-def loss(rows, path):
+def loss(name):
+    rows = read(LOSSES)
     last = max(int(r["step"]) for r in rows)
     rates = sorted({r["lr"] for r in rows}, key=float)
-    figure, (by_rate, by_step) = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+    figure, (by_rate, by_step) = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
     top = 4.2
     shown = lambda x: x if math.isfinite(x) and x < top else top
-    for (norm, label), color in zip(NORMS.items(), COLORS):
-        final = {lr: [float(r["validation"]) for r in rows if (r["norm"], r["lr"]) == (norm, lr) and int(r["step"]) == last]
-                 for lr in rates}
+    for i, (norm, (label, color, style)) in enumerate(NORMS.items()):
+        mine = [r for r in rows if r["norm"] == norm]
+        final = {lr: [float(r["validation"]) for r in mine if r["lr"] == lr and int(r["step"]) == last] for lr in rates}
         means = [shown(statistics.mean(final[lr])) for lr in rates]
-        by_rate.plot(rates, means, "-", color=color, label=label)
-        for lr in rates:
-            failed = [x for x in final[lr] if shown(x) == top]
-            by_rate.plot([lr] * len(final[lr]), [shown(x) for x in final[lr]], "x" if failed else "o", color=color, ms=5)
+        x = [float(lr) * 1.06 ** (i - 1.5) for lr in rates]  # side by side, so that no norm's seeds hide another's
+        by_rate.plot(x, means, style[0], color=color)
+        for at, lr in zip(x, rates):
+            failed = [v for v in final[lr] if shown(v) == top]
+            by_rate.plot([at] * len(final[lr]), [shown(v) for v in final[lr]], "x" if failed else style[1], color=color,
+                         mfc=color if style[2] else "white", ms=6)
+        curve(by_rate, [], [], color, style, label)
         best = rates[means.index(min(means))]
-        curve = collections.defaultdict(list)
-        for r in rows:
-            if (r["norm"], r["lr"]) == (norm, best):
-                curve[int(r["step"])].append(float(r["validation"]))
-        by_step.plot(list(curve), [statistics.mean(v) for v in curve.values()], "o-", ms=3, color=color,
-                     label=f"{label}, {best}")
-    by_rate.set(xlabel=f"learning rate (x: not finite)", ylabel="validation loss, nats per byte",
-                title=f"after {last} steps, each of 3 seeds", ylim=(2.3, top + 0.1))
+        at_step = collections.defaultdict(list)
+        for r in mine:
+            if r["lr"] == best:
+                at_step[int(r["step"])].append(float(r["validation"]))
+        curve(by_step, list(at_step), [statistics.mean(v) for v in at_step.values()], color, style, f"{label}, {best}",
+              5)
+    by_rate.set_xscale("log")
+    by_rate.set_xticks([float(lr) for lr in rates], rates)
+    by_rate.minorticks_off()
+    by_rate.set(xlabel="learning rate (×: not finite)", ylabel="validation loss, nats per byte",
+                title=f"after {last} steps: 3 seeds and their mean", ylim=(2.3, top + 0.1))
     by_step.set(xlabel="step", title="each at its best rate, mean of the seeds")
     for axes in (by_rate, by_step):
-        axes.grid(color="#d0d0d0")
-        axes.legend(fontsize=8)
-    save(figure, path)
+        axes.grid(color=PALE)
+        axes.set_axisbelow(True)
+        axes.legend(fontsize=9)
+    save(figure, name, LOSSES)
 
 
 def main():
@@ -107,13 +319,19 @@ def main():
         print(f"plot_layernorm.py: found {sys.argv[1]!r}, expected no arguments", file=sys.stderr)
         sys.exit(2)
     matplotlib.rcParams["svg.hashsalt"] = "layernorm"
+    matplotlib.rcParams["text.color"] = TEXT
+    for pad in ("h_pad", "w_pad"):
+        matplotlib.rcParams[f"figure.constrained_layout.{pad}"] = 0.1
     try:
-        measured = read(os.path.join(DEV, "layernorm/results.csv"))
-        speed(measured, os.path.join(DEV, "layernorm/speed.svg"))
-        trade(measured, os.path.join(DEV, "layernorm/trade.svg"))
-        loss(read(os.path.join(DEV, "norm_experiment/results.csv")), os.path.join(DEV, "norm_experiment/loss.svg"))
+        axes_of_the_norms("layernorm/axes.svg")
+        paths("layernorm/paths.svg")
+        projection("layernorm/projection.svg")
+        ladder("layernorm/ladder.svg")
+        speed("layernorm/speed.svg")
+        trade("layernorm/trade.svg")
+        loss("norm_experiment/loss.svg")
     except (OSError, KeyError, StopIteration, ValueError) as e:
-        print(f"plot_layernorm.py: {type(e).__name__}: {e}; make the CSV files anew as {__doc__.splitlines()[2].strip()}",
+        print(f"plot_layernorm.py: {type(e).__name__}: {e}; its first lines say which program writes which CSV file",
               file=sys.stderr)
         sys.exit(2)
 

@@ -40,11 +40,11 @@ int main(int argc, char** argv) {
     Reference<double> dev;
     Values inp(N * C), weight{1, 1.5, 0.5, 1}, bias{0, 0.1, -0.1, 0.2}, out(N * C), mean(N), rstd(N);
     for (int64_t i = 0; i < N * C; ++i) inp[static_cast<size_t>(i)] = static_cast<double>((i * 7 + i * i) % 13);
-    std::printf("B = %d sequences of T = %d places with C = %d features: value (b,t,c) stands at b*T*C + t*C + c\n\n",
+    std::printf("B = %d sequences of T = %d positions with C = %d features: value (b,t,c) is at b*T*C + t*C + c\n\n",
                 int{B}, int{T}, int{C});
     print("inp", inp);
     layernorm_forward(dev, out.data(), mean.data(), rstd.data(), inp.data(), weight.data(), bias.data(), N, C);
-    print("out, each row normalised by itself", out);
+    print("out, each row normalized separately", out);
 
     // A loss to minimize: half the squared distance of out from a target.
     const Values target(N * C, 0.5);

@@ -1,5 +1,6 @@
 // Trains the same small GPT with its norm before, after or nowhere, over learning rates and seeds, for equal steps:
-//   norm_experiment --csv FILE [--data TEXT] [--layers N] [--steps N] [--seeds N] [--norm NAME] [--lr X]
+//   norm_experiment --csv FILE [--data TEXT] [--layers N] [--steps N] [--seeds N] [--norm NAME] [--lr X] [--warmup N]
+// --warmup: linear warm-up of the learning rate over this many steps (default 0: none).
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -57,11 +58,12 @@ double validate(Model& model, Windows& windows) {
     return total;
 }
 
-int64_t number(const std::string& option, const std::string& text, int64_t most) {
+int64_t number(const std::string& option, const std::string& text, int64_t most, int64_t least = 1) {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > most)
-        throw InputError(option + ": found '" + text + "', expected 1 to " + std::to_string(most));
+    if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most)
+        throw InputError(option + ": found '" + text + "', expected " + std::to_string(least) + " to " +
+                         std::to_string(most));
     return value;
 }
 
@@ -83,6 +85,7 @@ void run(std::map<std::string, std::string> options) {
     windows.shape.layers = number("--layers", options["--layers"], 100);
     const int64_t steps = number("--steps", options["--steps"], 1'000'000'000);
     const int64_t seeds = number("--seeds", options["--seeds"], 1'000'000);
+    const int64_t warmup = number("--warmup", options["--warmup"], steps, 0);
     const auto norms = chosen("--norm", options["--norm"], norm_names);
     const auto rates = chosen("--lr", options["--lr"], learning_rates);
     if (windows.text.size() < 10'000)
@@ -101,7 +104,8 @@ void run(std::map<std::string, std::string> options) {
                 for (int64_t step = 1; step <= steps; ++step) {
                     windows.train(static_cast<uint64_t>(seed), step);
                     model.forward_backward(windows.tokens.data(), windows.targets.data());
-                    model.update(lr, step);
+                    model.update(step < warmup ? lr * static_cast<double>(step) / static_cast<double>(warmup) : lr,
+                                 step);
                     if (step * evaluations / steps == (step - 1) * evaluations / steps) continue;
                     loss = validate(model, windows);
                     csv << name << ',' << rate << ',' << seed << ',' << step << ',' << (std::isnan(loss) ? NAN : loss)
@@ -120,13 +124,13 @@ int main(int argc, char** argv) {
     std::map<std::string, std::string> options{{"--csv", ""},     {"--data", "data/tinyshakespeare.txt"},
                                                {"--layers", "4"}, {"--steps", "300"},
                                                {"--seeds", "3"},  {"--norm", "all"},
-                                               {"--lr", "all"}};
+                                               {"--lr", "all"},   {"--warmup", "0"}};
     try {
         for (int i = 1; i < argc; i += 2) {
             if (i + 1 == argc || !options.contains(argv[i]))
-                throw InputError(
-                    std::string(argv[i]) +
-                    ": expected --csv, --data, --layers, --steps, --seeds, --norm or --lr, each with its value");
+                throw InputError(std::string(argv[i]) +
+                                 ": expected --csv, --data, --layers, --steps, --seeds, --norm, --lr or --warmup, each "
+                                 "with its value");
             options[argv[i]] = argv[i + 1];
         }
         if (options["--csv"].empty()) throw InputError("--csv: found none, expected the file for the results");

@@ -48,6 +48,9 @@ protected:
     Result ladder(const std::string& name, const std::string& options) const {
         return run("'" + (built() / "ladder" / name).string() + "' " + options);
     }
+    Result one_thread(const std::string& name, const std::string& options) const {
+        return run("OMP_NUM_THREADS=1 '" + (built() / "ladder" / name).string() + "' " + options);
+    }
     std::vector<std::vector<std::string>> csv(const std::string& name) const {
         std::vector<std::vector<std::string>> rows;
         std::istringstream lines(read_bytes(at(name)));
@@ -125,6 +128,66 @@ TEST_F(Ladders, ATimingIsItsWorkByItsTime) {
     EXPECT_EQ(row["gain"], "1");
 }
 
+// The line after each pass says from which rung on all reach 80 % of the peak.
+TEST_F(Ladders, TheVerdictFollowsFromTheShares) {
+    for (const auto& [name, options] :
+         std::map<std::string, std::string>{{"adamw", "--shape 1003"}, {"attention", "--shape 1x16x1x16"}}) {
+        SCOPED_TRACE(name);
+        const Result result = one_thread(name, options + " --csv '" + at("csv") + "'");
+        ASSERT_EQ(result.status, 0) << result.out << result.err;
+        const auto rows = csv("csv");
+        std::map<std::string, std::vector<std::pair<std::string, double>>> passes;  // name and share of each rung
+        std::string unit;
+        for (size_t i = 1; i < rows.size(); ++i) {
+            passes[rows[i][1]].emplace_back(rows[i][3].substr(1, rows[i][3].size() - 2), std::stod(rows[i][10]));
+            unit = rows[i][8];
+        }
+        const std::string bound = unit == "GB/s" ? "memory-bound" : "compute-bound",
+                          peak = unit == "GB/s" ? " % of a copy\n" : " % of the FMA peak\n";
+        for (const auto& [pass, rungs] : passes) {
+            size_t first = rungs.size();
+            while (first > 0 && rungs[first - 1].second >= 0.8) --first;
+            const std::string& last = rungs.back().first;
+            const std::string verdict = first + 1 < rungs.size()
+                                            ? bound + " from " + rungs[first].first + " on; " + last + " reaches "
+                                        : first < rungs.size() ? "only " + last + " is " + bound + "; it reaches "
+                                                               : last + " is not " + bound + "; it reaches ";
+            EXPECT_NE(result.out.find("verdict: " + verdict), std::string::npos) << verdict << "\n" << result.out;
+        }
+        EXPECT_NE(result.out.find(peak), std::string::npos) << result.out;
+    }
+    const Result check = ladder("gelu", "--check --shape 64x64"), one = one_thread("gelu", "--shape 64x64 --rung simd");
+    EXPECT_EQ(check.out.find("verdict"), std::string::npos) << check.out;
+    EXPECT_EQ(one.out.find("verdict"), std::string::npos) << one.out;
+}
+
+TEST_F(Ladders, SourceIsTheLineThatAddsTheRung) {
+    std::vector<std::string> lines{""};  // from 1
+    std::istringstream file(read_bytes("dev/gelu/ladder.cpp"));
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    const Result result = ladder("gelu", "--check --source --shape 3x4");
+    std::istringstream rows(result.out);
+    int found = 0;
+    for (std::string row; std::getline(rows, row);)
+        if (const size_t at = row.find("  dev/gelu/ladder.cpp:"); at != std::string::npos) {
+            const std::string name = row.substr(3, row.find("  ", 3) - 3);
+            const std::string& line = lines.at(std::stoul(row.substr(row.rfind(':') + 1)));
+            const bool production = name == "production";
+            EXPECT_NE(line.find(production ? "ladder.production(" : "ladder.rung(\"" + name), std::string::npos) << row;
+            ++found;
+        }
+    EXPECT_EQ(found, 6 + 4) << result.out;
+    EXPECT_EQ(ladder("gelu", "--check --shape 3x4").out.find("ladder.cpp"), std::string::npos);
+}
+
+TEST_F(Ladders, AMistypedLadderListsTheLadders) {
+    const Result result = run("unset MAKEFLAGS MAKELEVEL MFLAGS; make -C dev layernorn");
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("no ladder 'layernorn'; the ladders are: adamw "), std::string::npos) << result.err;
+    for (const auto& [name, shape] : odd_shapes)
+        EXPECT_NE(result.err.find(" " + name), std::string::npos) << name << ": " << result.err;
+}
+
 TEST_F(Ladders, BadInputIsOneLineAndStatusTwo) {
     const std::map<std::string, std::string> wanted = {
         {"--shap 3x4", "--shap: unknown option"},
@@ -141,7 +204,8 @@ TEST_F(Ladders, BadInputIsOneLineAndStatusTwo) {
         {"--shape 99999999999999999999x1", "found '99999999999999999999x1'"},
         {"--shape 4000000000x4000000000", "needs more than the"},
         {"--shape 400000000x400000000", "needs more than the"},
-        {"--check --shape 3x4 --rung 99", "--rung: found '99', expected a number or one of: naive, exp,"},
+        {"--check --shape 3x4 --rung 99", "--rung: found '99', expected a number from 1 to 6 or one of: naive, exp,"},
+        {"--check --shape 3x4 --rung 0", "--rung: found '0', expected a number from 1 to 6 or one of: naive, exp,"},
         {"--check --shape 3x4 --rung SIMD", "--rung: found 'SIMD'"},
         {"--check --shape 3x4 --csv /nowhere/table.csv", "/nowhere/table.csv: cannot be written"},
     };
@@ -161,7 +225,7 @@ TEST_F(Ladders, HelpNamesEveryOption) {
         const Result result = ladder(name, "--help");
         EXPECT_EQ(result.status, 0);
         EXPECT_TRUE(result.out.starts_with(name + ": ")) << result.out;
-        for (const char* option : {"--shape", "--rung", "--csv", "--check"})
+        for (const char* option : {"--shape", "--rung", "--csv", "--check", "--source"})
             EXPECT_NE(result.out.find(option), std::string::npos) << result.out;
     }
 }
@@ -191,7 +255,7 @@ TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
 
     const std::string readme = read_bytes("dev/README.md"), ladder_file = read_bytes("dev/gelu/ladder.cpp");
     const std::string rung = fenced(readme, "## Adding a rung", "cpp");
-    EXPECT_EQ(std::count(rung.begin(), rung.end(), '\n'), 5) << rung;
+    EXPECT_EQ(std::count(rung.begin(), rung.end(), '\n'), 7) << rung;
     const std::string wrong = R"(
         ladder.rung("a little wrong", "", [&] { forward_simd(out, inp, n); out[n - 1] += 1e-4f; });
         ladder.rung("leaves one out", "", [&] { forward_simd(out, inp, n - 1); });
@@ -208,9 +272,12 @@ TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
     // The make that runs this test must not influence the one below.
     const std::string enter =
         "unset MAKEFLAGS MAKELEVEL MFLAGS SANITIZE WIDTHS; export OMP_NUM_THREADS=2; cd '" + tree.string() + "' && ";
-    const Result added = run(enter + fenced(readme, "## Adding a rung", "sh"));
+    std::string command = fenced(readme, "## Adding a rung", "sh");
+    ASSERT_TRUE(command.ends_with("dev/build/gelu\n")) << command;
+    command.insert(command.size() - 1, " --rung prefetch");  // the wrong rungs are there too
+    const Result added = run(enter + command);
     ASSERT_EQ(added.status, 0) << added.out << added.err;
-    EXPECT_NE(added.out.find(" 6 double         the definition in double, on all cores "), std::string::npos)
+    EXPECT_NE(added.out.find(" 6 prefetch       streaming stores as in production, and prefetches "), std::string::npos)
         << added.out;
     EXPECT_EQ(added.out.find("NOT OK"), std::string::npos) << added.out;
 

@@ -24,8 +24,8 @@ protected:
     }
 };
 
-TEST_F(DevTools, TheExampleAndTheMeasurementTakeNoArguments) {
-    for (const char* tool : {"layernorm_example", "layernorm_measure"}) {
+TEST_F(DevTools, TheExampleTheExerciseAndTheMeasurementTakeNoArguments) {
+    for (const char* tool : {"layernorm_example", "layernorm_faulty", "layernorm_measure"}) {
         expect_bad(tool, "--shape 3x4", "found --shape, expected no arguments");
         expect_bad(tool, "''", "expected no arguments");
     }
@@ -38,6 +38,8 @@ TEST_F(DevTools, TheExperimentChecksItsOptionsBeforeItWritesOrTrains) {
         for (const std::string option : {"--layers ", "--steps ", "--seeds "})
             expect_bad("norm_experiment", csv + option + value, option.substr(0, option.size() - 1) + ": found '");
     expect_bad("norm_experiment", csv + "--layers 101", "--layers: found '101', expected 1 to 100");
+    expect_bad("norm_experiment", csv + "--warmup -1", "--warmup: found '-1', expected 0 to 300");
+    expect_bad("norm_experiment", csv + "--steps 7 --warmup 8", "--warmup: found '8', expected 0 to 7");
     expect_bad("norm_experiment", csv + "--norm batch", "--norm: found 'batch', expected pre, post, rms, none, or all");
     expect_bad("norm_experiment", csv + "--lr 0.1", "--lr: found '0.1', expected 0.001, 0.003, 0.01, 0.03, or all");
     expect_bad("norm_experiment", csv + "--data '" + at("none") + "'", "none: text: found no readable file");
@@ -48,6 +50,25 @@ TEST_F(DevTools, TheExperimentChecksItsOptionsBeforeItWritesOrTrains) {
     EXPECT_EQ(read_bytes(at("results")), "of an hour");
     write_bytes(at("text"), std::string(20'000, 'a'));
     expect_bad("norm_experiment", "--csv /nowhere/results --data '" + at("text") + "'", "/nowhere/results: file: ");
+}
+
+// A warm-up of one step is none; a longer one has smaller first steps, and gives another loss.
+TEST_F(DevTools, TheExperimentWarmsUp) {
+    std::string text;
+    for (int i = 0; i < 20'000; ++i) text += static_cast<char>('a' + i * i % 23);
+    write_bytes(at("text"), text);
+    const fs::path built = fs::read_symlink("/proc/self/exe").parent_path().parent_path().parent_path();
+    const auto results = [&](const std::string& options) {
+        const std::string command = "OMP_NUM_THREADS=1 '" + (built / "norm_experiment").string() + "' --csv '" +
+                                    at("csv") + "' --data '" + at("text") +
+                                    "' --layers 1 --seeds 1 --norm pre --lr 0.001 --steps 6 " + options;
+        EXPECT_EQ(std::system((command + " >'" + at("out") + "'").c_str()), 0);
+        return read_bytes(at("csv"));
+    };
+    const std::string without = results(""), one = results("--warmup 1"), six = results("--warmup 6");
+    EXPECT_EQ(std::count(without.begin(), without.end(), '\n'), 7) << without;
+    EXPECT_EQ(one, without);
+    EXPECT_NE(six, without);
 }
 
 TEST_F(DevTools, ADumpOfSomethingElseIsRefused) {
