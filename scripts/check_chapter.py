@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks dev/layernorm/README.md: its Python prints what the chapter says, its C++ is in the ladder, its tables of times are
-those of the CSV files, with gains that are ratios of the printed times, and its pictures were drawn from the same files."""
+"""Checks the chapters dev/NAME/README.md: their Python prints what they say, their C++ is in the ladder, their tables of times
+are those of the CSV files, with gains that are ratios of the printed times, and their pictures were drawn from these."""
 
 import contextlib
 import csv
@@ -10,12 +10,16 @@ import os
 import re
 import sys
 
+import ladder_tables
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PICTURES = {  # SVG: the CSV file that it shows
     "dev/layernorm/ladder.svg": "dev/layernorm/ladder.csv",
     "dev/layernorm/speed.svg": "dev/layernorm/results.csv",
     "dev/layernorm/trade.svg": "dev/layernorm/results.csv",
     "dev/norm_experiment/loss.svg": "dev/norm_experiment/results.csv",
+    "dev/matmul/rungs.svg": "dev/matmul/results.csv",
+    "dev/attention/rungs.svg": "dev/attention/results.csv",
 }
 
 
@@ -44,9 +48,9 @@ def table(chapter, heading):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def code(chapter):
+def code(name, chapter):
     """(what, fault or "") of each block of code."""
-    ladder = unindented(text_of("dev/layernorm/ladder.cpp"))
+    ladder = unindented(text_of(f"dev/{name}/ladder.cpp"))
     found = blocks(chapter)
     checked = 0
     for i, (language, block) in enumerate(found):
@@ -71,7 +75,7 @@ def differs(found, expected):
     return "" if found == expected else f"has {found}, expected {expected}"
 
 
-def tables(chapter):
+def layernorm_tables(chapter):
     """(what, fault or "") of each table of times."""
     rungs = rows_of("dev/layernorm/ladder.csv")
     for name in ("forward", "backward"):
@@ -106,25 +110,41 @@ def tables(chapter):
     yield "the table of shares of the copy", differs(table(chapter, heading), expected)
 
 
-def pictures(chapter):
-    """(what, fault or "") of each picture: the chapter shows it, and it was drawn from the present numbers."""
-    for svg, source in PICTURES.items():
-        digest = hashlib.sha256(text_of(source).encode()).hexdigest()
-        current = f"{source} sha256:{digest}" in text_of(svg)
-        yield svg, "" if current else f"is older than {source}; run scripts/plot_layernorm.py"
-    for name in re.findall(r"\]\((\S+\.svg)\)", chapter):
-        there = os.path.exists(os.path.join(ROOT, "dev/layernorm", name))
-        yield f"the picture {name}", "" if there else "does not exist"
+def rung_tables(name, chapter):
+    """(what, fault or ""): whether ladder_tables.py would change nothing."""
+    try:
+        wanted = ladder_tables.with_tables(chapter, ladder_tables.measured(os.path.join(ROOT, "dev", name)))
+    except (OSError, KeyError, ValueError) as e:
+        yield "the tables", f"{type(e).__name__}: {e}"
+        return
+    pairs = zip(chapter.splitlines(), wanted.splitlines())
+    yield "the tables", next((f"are older than results.csv; run scripts/ladder_tables.py:\n{line}\n{new}"
+                              for line, new in pairs if line != new), "")
+
+
+def pictures(name, chapter):
+    """(what, fault or "") of each picture: it exists, and it was drawn from the present numbers."""
+    for svg in re.findall(r"\]\((\S+\.svg)\)", chapter):
+        path = os.path.normpath(f"dev/{name}/{svg}")
+        if not os.path.exists(os.path.join(ROOT, path)):
+            yield path, "does not exist"
+            continue
+        source = PICTURES.get(path)
+        digest = hashlib.sha256(text_of(source).encode()).hexdigest() if source else ""
+        current = not source or f"{source} sha256:{digest}" in text_of(path)
+        yield path, "" if current else f"is older than {source}; draw it again (scripts/README.md)"
 
 
 def main():
-    chapter = text_of("dev/layernorm/README.md")
     passed = failed = 0
-    for check in (code, tables, pictures):
-        for what, fault in check(chapter):
-            passed, failed = passed + (not fault), failed + bool(fault)
-            if fault:
-                print(f"FAIL README.md: {what} {fault}")
+    for name in ("layernorm", *ladder_tables.LADDERS):
+        chapter = text_of(f"dev/{name}/README.md")
+        tables = layernorm_tables(chapter) if name == "layernorm" else rung_tables(name, chapter)
+        for results in (code(name, chapter), tables, pictures(name, chapter)):
+            for what, fault in results:
+                passed, failed = passed + (not fault), failed + bool(fault)
+                if fault:
+                    print(f"FAIL dev/{name}/README.md: {what} {fault}")
     print(f"{passed} passed, {failed} failed")
     return failed > 0
 

@@ -43,14 +43,14 @@ def read(name):
         return list(csv.DictReader(f))
 
 
-def save(figure, name, source=None):
+def save(figure, name, source=None, **more):
     """Writes a picture that depends on its numbers only: it has no date and no random ids."""
     metadata = {"Date": None}
     if source:  # scripts/check_chapter.py finds pictures that are older than their numbers by this
         with open(os.path.join(DEV, source), "rb") as f:
             metadata["Description"] = f"dev/{source} sha256:{hashlib.sha256(f.read()).hexdigest()}"
     path = os.path.join(DEV, name)
-    figure.savefig(path, metadata=metadata, facecolor="white")
+    figure.savefig(path, metadata=metadata, facecolor="white", **more)
     plt.close(figure)
     print(path)
 

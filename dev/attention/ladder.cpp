@@ -49,34 +49,36 @@ inline float dot(const float* a, const float* b, int64_t n) {
 
 // 1. The formula with whole matrices, as one would write it in NumPy: all T x T scores of a head, -inf above the
 // diagonal, softmax of each row, times v. Half of the work is wasted on zeros.
-void forward_naive(const Tensors& x, float* scores) {
+// 2. With `causal`, the loops end at the diagonal.
+template <bool causal>
+void forward_matrices(const Tensors& x, float* scores) {
     for (int64_t i = 0; i < x.B * x.NH; ++i) {
         const Head a = x.head(i);
         const int64_t T = a.T;
+        const auto keys = [=](int64_t t) { return causal ? t + 1 : T; };
         for (int64_t t = 0; t < T; ++t)
-            for (int64_t s = 0; s < T; ++s) {
+            for (int64_t s = 0; s < keys(t); ++s) {
                 const float score = dot(a.q + t * a.in_row, a.k + s * a.in_row, a.hs) * a.scale;
                 scores[t * T + s] = s <= t ? score : -INFINITY;
             }
         for (int64_t t = 0; t < T; ++t) {
             float* const row = scores + t * T;
             float largest = row[0], sum = 0;
-            for (int64_t s = 0; s < T; ++s) largest = std::max(largest, row[s]);
-            for (int64_t s = 0; s < T; ++s) sum += row[s] = std::exp(row[s] - largest);
-            for (int64_t s = 0; s < T; ++s) row[s] /= sum;
+            for (int64_t s = 0; s < keys(t); ++s) largest = std::max(largest, row[s]);
+            for (int64_t s = 0; s < keys(t); ++s) sum += row[s] = std::exp(row[s] - largest);
+            for (int64_t s = 0; s < keys(t); ++s) row[s] /= sum;
             a.logsumexp[t] = largest + std::log(sum);
         }
-        for (int64_t t = 0; t < T; ++t)
-            for (int64_t c = 0; c < a.hs; ++c) {
-                float sum = 0;
-                for (int64_t s = 0; s < T; ++s) sum += scores[t * T + s] * a.v[s * a.in_row + c];
-                a.out[t * a.out_row + c] = sum;
-            }
+        for (int64_t t = 0; t < T; ++t) {
+            float* const out = a.out + t * a.out_row;
+            std::fill(out, out + a.hs, 0.0f);
+            for (int64_t s = 0; s < keys(t); ++s)
+                for (int64_t c = 0; c < a.hs; ++c) out[c] += scores[t * T + s] * a.v[s * a.in_row + c];
+        }
     }
 }
 
-// 2. One query at a time, and only the keys that it sees: there are only T scores, which stay in L1. For v the channels
-// are the innermost loop: rows are read from end to end, and no addition waits for another.
+// 3. One query at a time: there are only T scores, which stay in L1.
 void forward_rows(const Tensors& x) {
     std::vector<float> scores(static_cast<size_t>(x.T));
     float* const row = scores.data();
@@ -98,10 +100,36 @@ void forward_rows(const Tensors& x) {
     }
 }
 
-// 3. Blocks (Dao et al. 2022). A matmul tile (dev/matmul) computes the scores of MR queries with NR keys at once, so
-// keys and values are loaded once per MR queries. These scores are used before the next are computed: each row keeps
-// the largest score so far, the sum of e^(score - largest), and the sum of that times v. If a larger score comes, both
-// sums are scaled by e^(largest before - largest now). No buffer has length T.
+// 4. Online softmax (Milakov & Gimelshein 2018): one key at a time. Each query keeps the largest score so far, the sum
+// of e^(score - largest), and the sum of that times v. If a larger score comes, both sums are scaled by e^(largest
+// before - largest now). No buffer has length T.
+void forward_online(const Tensors& x) {
+    for (int64_t i = 0; i < x.B * x.NH; ++i) {
+        const Head a = x.head(i);
+        for (int64_t t = 0; t < a.T; ++t) {
+            float* const out = a.out + t * a.out_row;
+            std::fill(out, out + a.hs, 0.0f);
+            float largest = -INFINITY, sum = 0;
+            for (int64_t s = 0; s <= t; ++s) {
+                const float score = dot(a.q + t * a.in_row, a.k + s * a.in_row, a.hs) * a.scale;
+                if (score > largest) {
+                    const float shrink = std::exp(largest - score);
+                    sum *= shrink;
+                    for (int64_t c = 0; c < a.hs; ++c) out[c] *= shrink;
+                    largest = score;
+                }
+                const float e = std::exp(score - largest);
+                sum += e;
+                for (int64_t c = 0; c < a.hs; ++c) out[c] += e * a.v[s * a.in_row + c];
+            }
+            for (int64_t c = 0; c < a.hs; ++c) out[c] /= sum;
+            a.logsumexp[t] = largest + std::log(sum);
+        }
+    }
+}
+
+// 5. Blocks (Dao et al. 2022). A matmul tile (dev/matmul) computes the scores of MR queries with NR keys at once, so
+// keys and values are loaded once per MR queries. The online softmax uses these scores before the next are computed.
 using simd::vfloat;
 using simd::W;
 constexpr int NV = 2, NR = NV * W, MR = gemm::max_rows(NV);
@@ -176,7 +204,7 @@ void forward_blocks(Cpu& dev, const Tensors& x) {
     for (int64_t i = 0; i < x.B * x.NH; ++i) forward_head(x.head(i), panels, panels + (x.T + NR) * x.hs);
 }
 
-// 4. Heads are distributed over threads.
+// 6. Heads are distributed over threads.
 void forward_threads(Cpu& dev, const Tensors& x) {
     dev.reserve(panel_floats(x));
 #pragma omp parallel for schedule(dynamic)
@@ -186,11 +214,11 @@ void forward_threads(Cpu& dev, const Tensors& x) {
     }
 }
 
-// backward, with p = softmax of the scores:  dv = pᵀ dout        dp = dout vᵀ        dscores = p * (dp - rowsum(p *
-// dp))
-//                                            dq = dscores k / sqrt(hs)        dk = dscoresᵀ q / sqrt(hs)
+// backward, with p = softmax of the scores:
+// dv = pᵀ dout        dp = dout vᵀ        dscores = p * (dp - rowsum(p * dp))
+// dq = dscores k / sqrt(hs)        dk = dscoresᵀ q / sqrt(hs)
 
-// 1. Whole matrices again: p, which the forward saved, and dp, (T,T) each. dq, dk, dv lie in dqkv as q, k, v in qkv.
+// 1. Whole matrices again: p and dp, (T,T) each. dq, dk, dv lie in dqkv as q, k, v in qkv.
 void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, float* dp) {
     std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
     for (int64_t i = 0; i < x.B * x.NH; ++i) {
@@ -217,37 +245,50 @@ void backward_naive(const Tensors& x, float* dqkv, const float* dout, float* p, 
     }
 }
 
-// 2. p is recomputed one score at a time from logsumexp, the only thing that the forward has to save. rowsum(p * dp) is
-// dout·out, which is known before any dp. So nothing is T x T. The five products of a query and a key use vectors, and
-// heads are distributed over threads.
-void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
-    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
-    const auto vector_dot = [](const float* u, const float* w, int64_t n) {
-        vfloat sum{};
-        for (int64_t c = 0; c < n; c += W) sum = simd::fma(simd::load_n(u + c, n - c), simd::load_n(w + c, n - c), sum);
-        return simd::sum(sum);
-    };
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t i = 0; i < x.B * x.NH; ++i) {
-        const Head a = x.head(i);
-        float *const dq_head = dqkv + (a.q - x.qkv), *const dk_head = dq_head + a.out_row;
-        for (int64_t t = 0; t < a.T; ++t) {
-            const float *const q = a.q + t * a.in_row, *const d = dout + (a.out - x.out) + t * a.out_row;
-            const float dout_out = vector_dot(d, a.out + t * a.out_row, a.hs);
-            float* const dq = dq_head + t * a.in_row;
-            for (int64_t s = 0; s <= t; ++s) {
-                const float *const k = a.k + s * a.in_row, *const v = a.v + s * a.in_row;
-                const float p = std::exp(vector_dot(q, k, a.hs) * a.scale - a.logsumexp[t]);
-                const float dscore = p * (vector_dot(d, v, a.hs) - dout_out) * a.scale;
-                float *const dk = dk_head + s * a.in_row, *const dv = dk + a.out_row;
-                for (int64_t c = 0; c < a.hs; ++c) {
-                    dq[c] += dscore * k[c];
-                    dk[c] += dscore * q[c];
-                    dv[c] += p * d[c];
-                }
+// 2. p is recomputed one score at a time from logsumexp, the only thing that the forward has to save besides out.
+// rowsum(p * dp) is dout·out, which is known before any dp. So nothing is T x T, and the loops end at the diagonal.
+template <class Dot>
+void backward_head(const Tensors& x, int64_t i, float* dqkv, const float* dout, const Dot& product) {
+    const Head a = x.head(i);
+    float *const dq_head = dqkv + (a.q - x.qkv), *const dk_head = dq_head + a.out_row;
+    for (int64_t t = 0; t < a.T; ++t) {
+        const float *const q = a.q + t * a.in_row, *const d = dout + (a.out - x.out) + t * a.out_row;
+        const float dout_out = product(d, a.out + t * a.out_row, a.hs);
+        float* const dq = dq_head + t * a.in_row;
+        for (int64_t s = 0; s <= t; ++s) {
+            const float *const k = a.k + s * a.in_row, *const v = a.v + s * a.in_row;
+            const float p = std::exp(product(q, k, a.hs) * a.scale - a.logsumexp[t]);
+            const float dscore = p * (product(d, v, a.hs) - dout_out) * a.scale;
+            float *const dk = dk_head + s * a.in_row, *const dv = dk + a.out_row;
+            for (int64_t c = 0; c < a.hs; ++c) {
+                dq[c] += dscore * k[c];
+                dk[c] += dscore * q[c];
+                dv[c] += p * d[c];
             }
         }
     }
+}
+void backward_rows(const Tensors& x, float* dqkv, const float* dout) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head(x, i, dqkv, dout, dot);
+}
+
+// 3. The two dot products of a query and a key use vectors too.
+inline float vector_dot(const float* u, const float* w, int64_t n) {
+    vfloat sum{};
+    for (int64_t c = 0; c < n; c += W) sum = simd::fma(simd::load_n(u + c, n - c), simd::load_n(w + c, n - c), sum);
+    return simd::sum(sum);
+}
+void backward_simd(const Tensors& x, float* dqkv, const float* dout) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head(x, i, dqkv, dout, vector_dot);
+}
+
+// 4. Heads are distributed over threads.
+void backward_threads(const Tensors& x, float* dqkv, const float* dout) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head(x, i, dqkv, dout, vector_dot);
 }
 
 }  // namespace
@@ -263,11 +304,13 @@ void climb(Ladder& ladder) {
     Cpu cpu;
     ladder.pass("forward", flops(2 * prod(B, T, T + 1, C)), {&out, &logsumexp},
                 [&](auto& dev) { attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), B, T, C, NH); });
-    ladder.rung("naive", "whole matrices, T x T scores per head", [&] { forward_naive(x, p); });
-    ladder.rung("rows", "one query at a time, only the keys that it sees", [&] { forward_rows(x); });
-    ladder.rung("blocks", "tiles of queries and keys, online softmax", [&] { forward_blocks(cpu, x); });
+    ladder.rung("naive", "whole matrices, T x T scores per head", [&] { forward_matrices<false>(x, p); });
+    ladder.rung("causal", "loops end at the diagonal", [&] { forward_matrices<true>(x, p); });
+    ladder.rung("rows", "one query at a time: T scores, which stay in L1", [&] { forward_rows(x); });
+    ladder.rung("online", "online softmax, one key at a time: no buffer of scores", [&] { forward_online(x); });
+    ladder.rung("blocks", "tiles of queries and keys", [&] { forward_blocks(cpu, x); });
     ladder.rung("threads", "heads are distributed over the cores", [&] { forward_threads(cpu, x); });
-    ladder.production("layers/attention_cpu.cpp: taller blocks, no rescaling");
+    ladder.production("layers/attention_cpu.cpp: 384 keys per softmax, prefetch");
 
     const auto &saved_out = ladder.input({B, T, C}), &saved_sum = ladder.input({B, NH, T});
     ladder.prepare({&saved_out, &saved_sum}, [&](auto& dev) {
@@ -280,7 +323,9 @@ void climb(Ladder& ladder) {
                            NH);
     });
     ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
-    ladder.rung("rows", "one query and key at a time; vectors, threads", [&] { backward_rows(saved, dqkv, dout); });
+    ladder.rung("rows", "p recomputed, one query and key at a time", [&] { backward_rows(saved, dqkv, dout); });
+    ladder.rung("simd", "vectors in the dot products too", [&] { backward_simd(saved, dqkv, dout); });
+    ladder.rung("threads", "heads are distributed over the cores", [&] { backward_threads(saved, dqkv, dout); });
     ladder.production("layers/attention_cpu.cpp: matmuls on blocks");
     ladder.run();
 }
