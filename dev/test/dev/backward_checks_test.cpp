@@ -66,6 +66,17 @@ TEST(BackwardChecks, EachFaultIsFoundByTheChecksThatTheAnswerNames) {
     EXPECT_EQ(passed(with_faults<true, true, true>), (Verdicts{true, true, false, false, false}));
 }
 
+// Without the weight, dx is the gradient for a weight of 1. That too is a projection.
+TEST(BackwardChecks, ABackwardWithoutWeightIsFoundByFiniteDifferencesOnly) {
+    const auto without_weight = [](double* dinp, double* dweight, double* dbias, const double* dout, const double* inp,
+                                   const double*, const double* mean, const double* rstd, int64_t rows,
+                                   int64_t width) {
+        Reference<double> dev;
+        layernorm_backward(dev, dinp, dweight, dbias, dout, inp, nullptr, mean, rstd, nullptr, rows, width);
+    };
+    EXPECT_EQ(passed(without_weight), (Verdicts{true, true, false, true, true}));
+}
+
 TEST(BackwardChecks, AFaultInAnotherGradientIsFoundToo) {
     const auto dweight_of_input = [](double* dinp, double* dweight, double* dbias, const double* dout,
                                      const double* inp, const double* weight, const double* mean, const double* rstd,
