@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks the chapters dev/NAME/README.md: their Python prints what they say, their C++ is in the ladder, their tables of times
-are those of the CSV files, with gains that are ratios of the printed times, and their pictures were drawn from these."""
+are those of the CSV files, with gains that are ratios of the printed times, and their pictures were drawn from these.
+The Chinese texts have the same code, formulas, links and numbers as the English ones."""
 
 import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import os
 import re
 import sys
@@ -21,6 +23,12 @@ PICTURES = {  # SVG: the CSV file that it shows
     "dev/matmul/rungs.svg": "dev/matmul/results.csv",
     "dev/attention/rungs.svg": "dev/attention/results.csv",
 }
+CHINESE = {  # words in the tables of times: what layernorm_tables() looks for. Longer ones come first.
+    "什么也不保存": "nothing", "保存": "saved", "mean 和 rstd": "mean and rstd", "新增的做法": "what it adds",
+    "每行的值数": "values per row", "前向": "forward", "后向": "backward", "残差": "residual",
+    "；在 production 中为": "; in production", "用时": "took",
+}
+NUMBER = re.compile(r"−?\d+(?:[.,]\d+)*")
 
 
 def text_of(path):
@@ -135,16 +143,64 @@ def pictures(name, chapter):
         yield path, "" if current else f"is older than {source}; draw it again (scripts/README.md)"
 
 
-def main():
-    passed = failed = 0
+def shared(chapter):
+    """(what, values) of all that a chapter and its translation have in common."""
+    lines = chapter.splitlines()
+    yield "headings", [line.split()[0] for line in lines if line.startswith("#")]
+    yield "fenced blocks", re.findall(r"^ *```.*?^ *```$", chapter, re.DOTALL | re.MULTILINE)
+    yield "indented formulas", [line.replace("因为", "since") for line in lines if line.startswith("    ")]
+    yield "tables, numbers by cell", [[NUMBER.findall(cell) for cell in line.split("|")] for line in lines if "|" in line[:4]]
+    yield "links", sorted(set(re.findall(r"\]\(([^)\s]+)\)", chapter)) - {"README.md", "README.zh-CN.md"})
+    prose = re.sub(r"^ *```.*?^ *```$", "", chapter, flags=re.DOTALL | re.MULTILINE)
+    yield "code in the text", sorted({" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)})
+    for i, section in enumerate(re.split(r"^##+ .*$", chapter, flags=re.MULTILINE)):
+        yield f"numbers of section {i}", sorted(NUMBER.findall(section))
+
+
+def translation(chapter, translated):
+    """(what, fault or "") of each thing that a chapter and its translation have in common."""
+    for (what, expected), (_, found) in zip(shared(chapter), shared(translated)):
+        pairs = itertools.zip_longest(found, expected)
+        yield what, next((differs(*pair) for pair in pairs if pair[0] != pair[1]), "")
+
+
+def translated_readme(readme, translated):
+    """(what, fault or ""): the blocks of README.zh-CN.md are in README.md, up to comments, and so are its numbers."""
+
+    def uncommented(text):
+        return [re.sub(r" +# .*", "", code) for _, code in blocks(text)]
+
+    found, expected = uncommented(translated), uncommented(readme)
+    yield "the first commands and the output of make run", differs(found[:2], expected[:2])
+    yield "the other blocks", differs([block for block in found if block not in expected], [])
+    added = set(NUMBER.findall(translated)) - set(NUMBER.findall(readme))
+    yield "numbers", f"that are not in README.md: {added}" if added else ""
+
+
+def checks():
+    """(path, results) of all texts."""
     for name in ("layernorm", *ladder_tables.LADDERS):
         chapter = text_of(f"dev/{name}/README.md")
         tables = layernorm_tables(chapter) if name == "layernorm" else rung_tables(name, chapter)
-        for results in (code(name, chapter), tables, pictures(name, chapter)):
-            for what, fault in results:
-                passed, failed = passed + (not fault), failed + bool(fault)
-                if fault:
-                    print(f"FAIL dev/{name}/README.md: {what} {fault}")
+        yield f"dev/{name}/README.md", itertools.chain(code(name, chapter), tables, pictures(name, chapter))
+
+    translated = text_of("dev/layernorm/README.zh-CN.md")
+    in_english = translated
+    for chinese, english in CHINESE.items():
+        in_english = in_english.replace(chinese, english)
+    yield "dev/layernorm/README.zh-CN.md", itertools.chain(
+        code("layernorm", translated), layernorm_tables(in_english), pictures("layernorm", translated),
+        translation(text_of("dev/layernorm/README.md"), translated))
+    yield "README.zh-CN.md", translated_readme(text_of("README.md"), text_of("README.zh-CN.md"))
+
+
+def main():
+    passed = failed = 0
+    for path, results in checks():
+        for what, fault in results:
+            passed, failed = passed + (not fault), failed + bool(fault)
+            if fault:
+                print(f"FAIL {path}: {what} {fault}")
     print(f"{passed} passed, {failed} failed")
     return failed > 0
 
