@@ -17,11 +17,13 @@ inline std::atomic<bool> save_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 inline char stopping_text[100];  // static, so that it exists as long as the handler can run
+inline bool second_ends = true;  // a second signal ends the program at once
 inline constexpr int stopping[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR2};
 
 extern "C" inline void note_stop(int number) {
     stop_asked = number;
-    for (const int n : stopping) signal(n, SIG_DFL);  // a second signal ends the program at once
+    for (const int n : stopping)
+        if (second_ends) signal(n, SIG_DFL);
     if (write(STDERR_FILENO, stopping_text, strlen(stopping_text)) < 0) return;
 }
 extern "C" inline void note_save(int) { save_asked = true; }
@@ -45,6 +47,13 @@ inline void catch_stop(const std::string& program, const char* after = "step") {
     std::snprintf(stopping_text, sizeof stopping_text, "\n%s: stopping after this %s; a second signal stops at once\n",
                   program.c_str(), after);
     for (const int number : stopping) handle(number, note_stop);
+}
+// The same for one of several ranks. Their launcher may pass one signal on twice, and kills them itself if it has to.
+// Only one of them `prints`.
+inline void catch_stop_of_rank(const std::string& program, bool prints) {
+    second_ends = false;
+    catch_stop(program);
+    std::snprintf(stopping_text, sizeof stopping_text, prints ? "%s: stopping after this step\n" : "", program.c_str());
 }
 
 // From now on the signals end the program again, and none is pending.

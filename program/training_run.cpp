@@ -123,8 +123,10 @@ bool TrainingRun::print_start() {
 }
 
 void TrainingRun::start() {
-    stop_signals::catch_stop(program_name());
-    if (!ranks.first()) stop_signals::stopping_text[0] = '\0';
+    if (ranks.count() == 1)
+        stop_signals::catch_stop(program_name());
+    else
+        stop_signals::catch_stop_of_rank(program_name(), ranks.first());
     // mpirun passes output on, but not that this is a terminal, or how wide it is.
     const bool live = ranks.count() == 1 && isatty(STDOUT_FILENO);
     if (ranks.first())

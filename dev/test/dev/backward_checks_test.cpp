@@ -69,8 +69,7 @@ TEST(BackwardChecks, EachFaultIsFoundByTheChecksThatTheAnswerNames) {
 // Without the weight, dx is the gradient for a weight of 1. That too is a projection.
 TEST(BackwardChecks, ABackwardWithoutWeightIsFoundByFiniteDifferencesOnly) {
     const auto without_weight = [](double* dinp, double* dweight, double* dbias, const double* dout, const double* inp,
-                                   const double*, const double* mean, const double* rstd, int64_t rows,
-                                   int64_t width) {
+                                   const double*, const double* mean, const double* rstd, int64_t rows, int64_t width) {
         Reference<double> dev;
         layernorm_backward(dev, dinp, dweight, dbias, dout, inp, nullptr, mean, rstd, nullptr, rows, width);
     };

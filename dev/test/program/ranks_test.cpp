@@ -66,14 +66,18 @@ protected:
         start_with(0);
     }
     std::string missing;
+    // The sanitizers make each start take seconds, so there are fewer of them.
+    const bool fewer = binary().find("sanitize") != std::string::npos;
 };
 
 }  // namespace
 
 TEST_F(RanksOfMpi, TrainTheModelOfOneProcess) {
     expect_same_for_any_number("adamw", odd({{"clip", "0.3"}, {"sample-every", "3"}, {"sample-tokens", "5"}}),
-                               {2, 4, 8});
-    expect_same_for_any_number("muon", odd({{"optimizer", "muon"}, {"recompute", "block"}}), {2, 4});
+                               fewer ? std::vector{2} : std::vector{2, 4, 8});
+    expect_same_for_any_number("muon", odd({{"optimizer", "muon"}, {"recompute", "block"}}),
+                               fewer ? std::vector{2} : std::vector{2, 4});
+    if (fewer) return;
     expect_same_for_any_number("outliers", odd({{"skip-outliers", "0.5"}, {"steps", "40"}, {"save-every", "40"}}), {4});
     if (gemm::has_bf16) expect_same_for_any_number("bf16", odd({{"matmul", "bf16"}}), {2});
 }
@@ -92,6 +96,7 @@ TEST_F(RanksOfMpi, ShareTokenShards) {
 
 TEST_F(RanksOfMpi, ResumeOnAnotherNumberOfRanks) {
     for (const std::string optimizer : {"adamw", "muon"}) {
+        if (fewer && optimizer == "muon") continue;
         const Args options = odd({{"optimizer", optimizer}, {"save-every", "2"}, {"schedule", "constant"}});
         start_with(0);
         train(optimizer, [&] {
@@ -213,7 +218,8 @@ TEST_F(RanksOfMpi, GoOnIfTheDiskIsFull) {
 
 // What mpirun passes on: SIGUSR1 saves, and SIGUSR2 saves and stops, on all ranks after the same step.
 TEST_F(RanksOfMpi, SaveAndStopBySignals) {
-    const Args options = odd({{"steps", "100000"}, {"save-every", "0"}, {"schedule", "constant"}, {"warmup", "0"}, {"eval-every", "0"}});
+    const Args options =
+        odd({{"steps", "100000"}, {"save-every", "0"}, {"schedule", "constant"}, {"warmup", "0"}, {"eval-every", "0"}});
     start_with(2);
     const Child job = start(training("run", options));
     const auto wait_until = [&](const auto& done) {
@@ -225,7 +231,7 @@ TEST_F(RanksOfMpi, SaveAndStopBySignals) {
     wait_until([&] { return path_exists(at("run/latest")); });
     const std::string saved = fs::read_symlink(at("run/latest")).string();
     wait_until([&] { return lines() > std::stoi(saved.substr(5)) + 2; });
-    kill(job.pid, SIGUSR2);
+    for (int twice = 0; twice < 2; ++twice) kill(job.pid, SIGUSR2);  // as a launcher may do
     const Result result = finish(job);
     EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
     EXPECT_NE(result.out.find("stopped by SIGUSR2 after step "), std::string::npos) << result.out;
@@ -254,7 +260,7 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         return children;
     };
     const char* wanted = std::getenv("KILLS");
-    const int kills = wanted ? std::max(1, std::atoi(wanted) / 10) : 3;
+    const int kills = fewer ? 1 : wanted ? std::max(1, std::atoi(wanted) / 10) : 3;
     for (int k = 0; k < kills; ++k) {
         const std::string out = "killed" + std::to_string(k);
         start_with(4);
