@@ -15,11 +15,17 @@ namespace {
 class RanksOfMpi : public Program {
 protected:
     RanksOfMpi() {
-        // Open MPI refuses to start as root, or more processes than there are cores, unless it is told to.
-        for (const char* variable :
-             {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"})
-            setenv(variable, "1", 1);
-        setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
+        // Open MPI refuses to start as root, or more processes than there are cores, unless it is told to: version 4 by
+        // the first of these, version 5 by the others.
+        for (const auto& [variable, value] : Args{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                                  {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                  {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                                  {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+                                                  {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
+                                                  {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                  {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
+                                                  {"PRTE_MCA_hwloc_default_binding_policy", "none"}})
+            setenv(variable.c_str(), value.c_str(), 1);
         setenv("HWLOC_HIDE_ERRORS", "2", 1);  // of a container without /sys
         setenv("OMP_NUM_THREADS", "1", 1);
         setenv("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0", 1);  // Open MPI leaks when it ends
