@@ -21,6 +21,7 @@ protected:
                                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                                   {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                                   {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+                                                  {"OMPI_MCA_btl", "^tcp"},  // on one machine, it only warns
                                                   {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
                                                   {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                                   {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
@@ -175,10 +176,13 @@ TEST_F(RanksOfMpi, RefuseOnceWhatCannotBeShared) {
 
 TEST_F(RanksOfMpi, NameTheOneWithOtherData) {
     write_bytes(at("other.txt"), read_bytes(text) + "one more line\n");
-    launcher = {"mpirun", "-n", "1", binary()};
-    for (const std::string& word : training("run")) launcher.push_back(word);
-    launcher.insert(launcher.end(), {":", "-n", "1"});
-    const Result result = run(training("run", {{"data", at("other.txt")}}));
+    const std::string own_data = "data='" + text + "'; [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] || data='" +
+                                 at("other.txt") + "'; exec \"$0\" \"$@\" --data \"$data\"";
+    launcher = {"mpirun", "-n", "2", "sh", "-c", own_data};
+    std::vector<std::string> arguments = training("run");
+    const auto given = std::ranges::find(arguments, "--data");
+    arguments.erase(given, given + 2);
+    const Result result = run(arguments);
     EXPECT_EQ(result.status, 2);
     EXPECT_NE(result.err.find("train_gpt2: rank 1 on "), std::string::npos) << result.err;
     EXPECT_NE(result.err.find("are not those of rank 0; give every machine the same files"), std::string::npos)
