@@ -51,39 +51,33 @@ inline const char* program_name() {
 #endif
 }
 
-// The CPU's name; empty if it is unknown.
-inline std::string cpu_name() {
-    char line[256], name[200] = "";
-    FILE* const cpuinfo = linux_only ? fopen("/proc/cpuinfo", "re") : nullptr;
-    while (cpuinfo && fgets(line, sizeof line, cpuinfo))
-        if (sscanf(line, "model name : %199[^\n]", name) == 1) break;
-    if (cpuinfo) fclose(cpuinfo);
-    return name;
+// The value of the first line "name: value" of one of Linux's files below /proc; empty if there is none.
+inline std::string value_in(const char* file, const std::string& name) {
+    char line[4096];
+    std::string value;
+    FILE* const lines = linux_only ? fopen(file, "re") : nullptr;
+    while (lines && value.empty() && fgets(line, sizeof line, lines))
+        if (const std::string text = line; text.starts_with(name)) {
+            const size_t begin = text.find_first_not_of(": \t", name.size());
+            if (begin != text.npos) value = text.substr(begin, text.find('\n') - begin);
+        }
+    if (lines) fclose(lines);
+    return value;
 }
+
+// The CPU's name; empty if it is unknown.
+inline std::string cpu_name() { return value_in("/proc/cpuinfo", "model name"); }
 
 // The machine's cores, whether or not this process may use them.
 inline int64_t cores() { return sysconf(_SC_NPROCESSORS_ONLN); }
 
 // The numbers of the cores that this process may use, as "0-3,8"; empty if that is unknown.
-inline std::string cores_of_this_process() {
-    char line[4096], list[4000] = "";
-    FILE* const status = linux_only ? fopen("/proc/self/status", "re") : nullptr;
-    while (status && fgets(line, sizeof line, status))
-        if (sscanf(line, "Cpus_allowed_list: %3999s", list) == 1) break;
-    if (status) fclose(status);
-    return list;
-}
+inline std::string cores_of_this_process() { return value_in("/proc/self/status", "Cpus_allowed_list"); }
 
 // Bytes of memory that are available on this machine. The fallback counts all of the machine's memory as free.
 inline int64_t free_memory() {
-    if constexpr (linux_only) {
-        long long kib = -1;
-        char line[128];
-        FILE* const meminfo = fopen("/proc/meminfo", "re");
-        while (meminfo && kib < 0 && fgets(line, sizeof line, meminfo)) sscanf(line, "MemAvailable: %lld", &kib);
-        if (meminfo) fclose(meminfo);
-        if (kib >= 0) return kib * 1024;
-    }
+    if (const std::string kib = value_in("/proc/meminfo", "MemAvailable"); !kib.empty())
+        return atoll(kib.c_str()) * 1024;
     const int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? pages * page : INT64_MAX;
 }

@@ -56,9 +56,9 @@ std::unique_ptr<Ranks> load_mpi(const Launcher& launcher) {
     // Global, because the parts of Open MPI that it loads itself look for its symbols there.
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library)
-        refuse(launcher.rank, path + ": loading failed: " + dlerror() + "; install that MPI, or run make again");
+        refuse(launcher.rank, path + ": loading failed: " + dlerror() + "; install that MPI, or rebuild with make");
     auto* const start = reinterpret_cast<Ranks* (*)()>(dlsym(library, "start_mpi"));
-    if (!start) refuse(launcher.rank, path + ": not this program's library; run make again");
+    if (!start) refuse(launcher.rank, path + ": not this program's library; rebuild with make");
     return std::unique_ptr<Ranks>(start());
 }
 

@@ -21,8 +21,9 @@ public:
     // For reading: this rank's slice of each buffer.
     std::vector<OptimizerBuffer> slice() const { return buffers(); }
 
-    // Rank 0 calls save(buffers) while the others send what it fetches. Returns what save returned, on every rank.
-    bool save(const std::function<bool(const std::vector<OptimizerBuffer>&)>& save) const {
+    // Rank 0 calls save(buffers) while the others send what it fetches. Returns whether it has saved, on every rank; if
+    // save() throws, rank 0 throws that.
+    bool save(const std::function<void(const std::vector<OptimizerBuffer>&)>& save) const {
         if (!ranks_.first()) return serve();
         std::vector<OptimizerBuffer> all = buffers();
         if (ranks_.count() > 1)
@@ -30,9 +31,14 @@ public:
                 all[static_cast<size_t>(which)].read = [this, which](int64_t begin, int64_t end, float* out) {
                     for (int64_t r = 0; r < ranks_.count(); ++r) fetch(r, which, {begin, end}, out);
                 };
-        const bool saved = save(all);
-        for (int64_t r = 1; r < ranks_.count(); ++r) send(r, Request{saved ? Request::saved : Request::failed, {}});
-        return saved;
+        try {
+            save(all);
+        } catch (...) {
+            end(Request::failed);
+            throw;
+        }
+        end(Request::saved);
+        return true;
     }
 
 private:
@@ -52,6 +58,9 @@ private:
     }
     void send(int64_t to, Request request) const {
         ranks_.exchange(std::array{Message{to, &request, sizeof request}}, {});
+    }
+    void end(int64_t how) const {
+        for (int64_t r = 1; r < ranks_.count(); ++r) send(r, {how, {}});
     }
     // What rank r has of the part, to its place in out.
     void fetch(int64_t r, int64_t which, Slice part, float* out) const {

@@ -432,33 +432,21 @@ void TrainingRun::save() {
     if (samples) samples->sync();
     state.losses = outliers.losses, state.norms = outliers.norms;
     state.last_applied = model->last_applied;
-    const auto write = [&](const Model::HostState& host, const std::vector<OptimizerBuffer>& optimizer) {
-        const std::string path =
-            save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer, state, options.keep);
-        std::printf("saved %s\n", path.c_str());
-        std::fflush(stdout);
-    };
-    // Whether action() succeeds. Otherwise it warns.
-    const auto succeeds = [&](const auto& action) {
-        try {
-            action();
-            return true;
-        } catch (const InputError& error) {
-            warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
-        } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
-            warn("out of memory; step " + std::to_string(state.step) + " is not saved");
-        }
-        return false;
-    };
-    bool done = false;
-    succeeds([&] {
+    save_failed = true;
+    try {
         const Model::HostState host = model->download();
-        done = Moments(ranks, slices, host).save([&](const std::vector<OptimizerBuffer>& optimizer) {
-            return succeeds([&] { write(host, optimizer); });
+        const bool done = Moments(ranks, slices, host).save([&](const std::vector<OptimizerBuffer>& optimizer) {
+            const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer,
+                                                     state, options.keep);
+            std::printf("saved %s\n", path.c_str());
+            std::fflush(stdout);
         });
-    });
-    save_failed = !done;
-    if (done) saved = true;
+        if (done) saved = true, save_failed = false;
+    } catch (const InputError& error) {
+        warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
+    } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
+        warn("out of memory; step " + std::to_string(state.step) + " is not saved");
+    }
 }
 
 // Writes the report. Returns false, after a warning, if that fails.

@@ -32,6 +32,13 @@ public:
         return "rank " + std::to_string(rank) + " on " + hosts_[static_cast<size_t>(rank)];
     }
 
+    // Calls use(to, from) with all other ranks, each once as `to` and once as `from`. Every rank begins with the one
+    // after it, so that not all of them send to the same rank first.
+    template <class Use>
+    void each_pair(const Use& use) const {
+        for (int64_t i = 1; i < count_; ++i) use((rank_ + i) % count_, (rank_ + count_ - i) % count_);
+    }
+
     // Sends and receives all of these, in any order; every message has its other half on another rank. If a rank is
     // late by a minute, it is named on standard error, and the wait goes on.
     virtual void exchange(std::span<const Message> sends, std::span<const Message> receives) = 0;
@@ -66,13 +73,10 @@ void all_gather(Ranks& ranks, T* x, std::span<const int64_t> cuts) {
         const auto i = static_cast<size_t>(of);
         return Message{to, x + cuts[i], (cuts[i + 1] - cuts[i]) * static_cast<int64_t>(sizeof(T))};
     };
-    // Each rank begins with the one after it, so that not all of them send to the same rank first.
-    for (int64_t i = 1; i < ranks.count(); ++i) {
-        const int64_t to = (ranks.rank() + i) % ranks.count(),
-                      from = (ranks.rank() + ranks.count() - i) % ranks.count();
+    ranks.each_pair([&](int64_t to, int64_t from) {
         sends.push_back(part(ranks.rank(), to));
         receives.push_back(part(from, from));
-    }
+    });
     ranks.exchange(sends, receives);
 }
 

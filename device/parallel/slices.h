@@ -60,15 +60,14 @@ void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, T
         const int64_t n = piece(mine).size();
         std::vector<T*> parts(static_cast<size_t>(ranks.count()));
         std::vector<Message> sends, receives;
-        for (int64_t i = 1; i < ranks.count(); ++i) {
-            const int64_t to = (ranks.rank() + i) % ranks.count(),
-                          from = (ranks.rank() + ranks.count() - i) % ranks.count();
+        T* place = received;
+        ranks.each_pair([&](int64_t to, int64_t from) {
             const Slice theirs = piece(slices[static_cast<size_t>(to)]);
             sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
-            T* const place = received + (i - 1) * chunk;
             receives.push_back({from, place, n * static_cast<int64_t>(sizeof(T))});
             parts[static_cast<size_t>(from)] = place;
-        }
+            place += chunk;
+        });
         parts[static_cast<size_t>(ranks.rank())] = x + piece(mine).begin;
         ranks.exchange(sends, receives);
         slice_sum::add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
