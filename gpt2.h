@@ -376,7 +376,9 @@ private:
             for (const double of_batch : all_gather(ranks, std::span<const double>(batch_losses))) loss += of_batch;
             batch_losses.clear();
             const Timed timed(dev, "sum over ranks", 0, 4 * prod(table.size - mine.size()));
-            sum_slice(dev, ranks, gradients.get(), in_whole_runs(slices, global_norm::run, table.size), received.get());
+            const auto size = static_cast<size_t>(slice_sum::received_floats(ranks.count()));
+            sum_slice(dev, ranks, gradients.get(), std::span<const Slice>(slices), std::span(received.get(), size));
+            complete_last_run(ranks, gradients.get(), std::span<const Slice>(slices), global_norm::run);
         }
     }
 
@@ -385,7 +387,7 @@ private:
         if constexpr (sharable) {
             constexpr int64_t run = global_norm::run;
             std::vector<int64_t> cuts;
-            for (const Slice& s : slices) cuts.push_back(s.begin / run);
+            for (const Slice& s : slices) cuts.push_back(global_norm::runs(s.begin));
             cuts.push_back(global_norm::runs(table.size));
             std::vector<double> sums(static_cast<size_t>(cuts.back()));
             const int64_t first = cuts[static_cast<size_t>(ranks.rank())],

@@ -52,9 +52,3 @@ inline std::vector<Slice> update_slices(const ParameterTable& table, int64_t ran
     slices.back().end = table.size;
     return slices;
 }
-
-// The slices, each extended to whole runs of `run` values: those that a rank sums over the ranks, for the global norm.
-inline std::vector<Slice> in_whole_runs(std::vector<Slice> slices, int64_t run, int64_t size) {
-    for (Slice& s : slices) s = {s.begin / run * run, std::min(size, (s.end + run - 1) / run * run)};
-    return slices;
-}

@@ -120,6 +120,3 @@ T from_first(Ranks& ranks, const T& mine) {
     if (ranks.count() == 1) return mine;
     return all_gather(ranks, mine)[0];
 }
-
-// Returns when every rank has come here.
-inline void barrier(Ranks& ranks) { largest(ranks, 0); }

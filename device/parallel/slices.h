@@ -45,11 +45,12 @@ void add_as_tree(Device& dev, std::vector<T*> parts, size_t result, int64_t n) {
 
 }  // namespace slice_sum
 
-// Slice r of x = the sum over the ranks of their slice r, on rank r; the rest of x stays as it is. The number of ranks
-// is a power of two. `received` has received_floats(ranks.count()) elements.
+// Slice r of x = the sum over the ranks of their slice r, on rank r; the rest of x stays as it is. The slices do not
+// overlap, because a rank sends its parts of the others' slices while it sums its own. The number of ranks is a power
+// of two. Parts are received in pieces, as many as `received` takes, best of received_floats(ranks.count()) elements.
 template <class Device, class T>
-void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, T* received) {
-    const int64_t chunk = slice_sum::chunk_floats(ranks.count());
+void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, std::span<T> received) {
+    const int64_t chunk = std::ssize(received) / (ranks.count() - 1);
     const Slice mine = slices[static_cast<size_t>(ranks.rank())];
     int64_t longest = 0;
     for (const Slice& slice : slices) longest = std::max(longest, slice.size());
@@ -60,7 +61,7 @@ void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, T
         const int64_t n = piece(mine).size();
         std::vector<T*> parts(static_cast<size_t>(ranks.count()));
         std::vector<Message> sends, receives;
-        T* place = received;
+        T* place = received.data();
         ranks.each_pair([&](int64_t to, int64_t from) {
             const Slice theirs = piece(slices[static_cast<size_t>(to)]);
             sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
@@ -72,4 +73,23 @@ void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, T
         ranks.exchange(sends, receives);
         slice_sum::add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
     }
+}
+
+// x, cut into runs of `run` values, has a sum in each rank's slice. This fetches what follows the own slice up to the
+// end of its last run.
+template <class T>
+void complete_last_run(Ranks& ranks, T* x, std::span<const Slice> slices, int64_t run) {
+    const int64_t size = slices.back().end;
+    const auto shared = [&](int64_t has, int64_t needs) {
+        const int64_t end = slices[static_cast<size_t>(needs)].end;
+        const Slice rest{end, std::min(size, (end + run - 1) / run * run)};
+        return rest.in(slices[static_cast<size_t>(has)]);
+    };
+    std::vector<Message> sends, receives;
+    ranks.each_pair([&](int64_t to, int64_t from) {
+        const Slice theirs = shared(ranks.rank(), to), mine = shared(from, ranks.rank());
+        sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
+        receives.push_back({from, x + mine.begin, mine.size() * static_cast<int64_t>(sizeof(T))});
+    });
+    ranks.exchange(sends, receives);
 }

@@ -85,6 +85,15 @@ TEST_F(RanksOfMpi, TrainTheModelOfOneProcess) {
                                is_sanitized() ? std::vector{2} : std::vector{2, 4, 8});
     if (is_sanitized()) return;
     expect_same_for_any_number("muon", odd({{"optimizer", "muon"}, {"recompute", "block"}}), {2, 4});
+    // Slices so large that their sums are received in several pieces.
+    expect_same_for_any_number("pieces",
+                               odd({{"channels", "384"},
+                                    {"vocab", "5000"},
+                                    {"optimizer", "adamw"},
+                                    {"steps", "2"},
+                                    {"save-every", "2"},
+                                    {"eval-every", "0"}}),
+                               {8});
     expect_same_for_any_number("outliers", odd({{"skip-outliers", "0.5"}, {"steps", "40"}, {"save-every", "40"}}), {4});
     if (gemm::has_bf16) expect_same_for_any_number("bf16", odd({{"matmul", "bf16"}}), {2});
 }
