@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # All checks for a machine with an NVIDIA GPU:
-#   scripts/gpu_check.sh [build|test|steps|ladders|sanitize]...     (default: all)
-# build: train_gpt2cu for this GPU, and the kernels' ladders. test: the tests of the kernels and of the model. steps: times
-# steps of GPT-2 124M, also in PyTorch. ladders: times every kernel from naive to production, with the measured peak.
+#   scripts/gpu_check.sh [build|test|program|steps|ladders|sanitize]...     (default: all)
+# build: train_gpt2cu for this GPU, and the kernels' ladders. test: the tests of the kernels and of the model. program: whole
+# runs, which must repeat and resume to the bit and agree with the CPU's. steps: times steps of GPT-2 124M, also in
+# PyTorch. ladders: times every kernel from naive to production, with the measured peak.
 # sanitize: NVIDIA's compute-sanitizer on the tests of the model and of each layer. Measurements go to
 # dev/results/GPU-PART.txt. Missing tools are skipped with the reason, and failures do not stop the rest. Ends with
 # "N passed, N failed[, N skipped]".
@@ -42,6 +43,7 @@ part_build() {
     fi
     check 'set-up' scripts/setup.sh test
     check 'train_gpt2cu builds' make train_gpt2cu
+    check 'train_gpt2 builds' make train_gpt2
     if [ -z "$gpu" ]; then
         skip 'the ladders' 'no GPU here; make ladders builds them for the emulator'
         return
@@ -79,6 +81,65 @@ part_ladders() {
         fi
     done
     echo "measured: $results"
+}
+
+trained() { # name, steps, program, options: a run in $data/NAME
+    local name=$1 steps=$2 program=$3
+    shift 3
+    check "$name: trains" timeout 300 "$program" --data data/tinyshakespeare.txt --out "$data/$name" --steps "$steps" \
+        --schedule constant --eval-every 20 --eval-batches 4 --sample-every 0 "$@"
+}
+same_model() { # two runs: the newest checkpoints' weights and optimizer states
+    cmp "$data/$1/latest/model.safetensors" "$data/$2/latest/model.safetensors" &&
+        cmp "$data/$1/latest/optimizer.safetensors" "$data/$2/latest/optimizer.safetensors"
+}
+close_losses() { # two runs, how far apart their losses may be
+    python3 - "$data/$1/log.jsonl" "$data/$2/log.jsonl" "$3" <<'PYTHON'
+import json, sys
+a, b = ([json.loads(line)["loss"] for line in open(path)] for path in sys.argv[1:3])
+apart = max(abs(x - y) for x, y in zip(a, b, strict=True))
+print(f"losses are at most {apart:.6f} apart")
+sys.exit(not apart <= float(sys.argv[3]))
+PYTHON
+}
+part_program() {
+    if [ -z "$gpu" ]; then
+        skip 'whole runs' 'no GPU here'
+        return
+    elif [ ! -x train_gpt2cu ] || [ ! -x train_gpt2 ]; then
+        skip 'whole runs' 'train_gpt2cu or train_gpt2 is not built'
+        return
+    fi
+    local name prompt='ROMEO:'
+    check 'data' scripts/get_data.sh tinyshakespeare vocab.bpe
+    trained cpu 40 ./train_gpt2
+    # 40 steps apart, by rounding that each step adds to; the losses fall from 5.5 to 2.7.
+    trained fp32 40 ./train_gpt2cu --dtype fp32 && check 'fp32: losses as on the CPU' close_losses fp32 cpu 0.001
+    trained tf32 40 ./train_gpt2cu --dtype fp32 --matmul tf32 && check 'tf32: losses near the CPU' close_losses tf32 cpu 0.02
+    trained bf16 40 ./train_gpt2cu && check 'bf16: losses near the CPU' close_losses bf16 cpu 0.05
+    for name in adamw muon shards; do
+        local options=()
+        case $name in
+        adamw) options=(--optimizer adamw) ;;
+        shards) options=(--shards 4 --batch 4) ;;
+        esac
+        trained "$name-once" 40 ./train_gpt2cu "${options[@]}"
+        trained "$name-again" 40 ./train_gpt2cu "${options[@]}"
+        check "$name: the same bits twice" same_model "$name-once" "$name-again"
+        trained "$name-resumed" 20 ./train_gpt2cu "${options[@]}"
+        check "$name: resumes" ./train_gpt2cu --resume --out "$data/$name-resumed" --steps 40
+        check "$name: resumed as unbroken" same_model "$name-once" "$name-resumed"
+    done
+    trained block 40 ./train_gpt2cu --recompute block
+    check '--recompute block: the same bits' same_model muon-once block
+    trained profiled 40 ./train_gpt2cu --profile
+    check '--profile: the same bits' same_model muon-once profiled
+    for name in train_gpt2 train_gpt2cu; do
+        ./$name eval --from "$data/muon-once" --data data/tinyshakespeare.txt 2>&1 | tail -n 1
+        timeout 60 ./$name generate --from "$data/muon-once" --prompt $prompt --tokens 100 --temperature 0 2>&1
+        echo
+    done
+    check 'eight samples' ./train_gpt2cu generate --from "$data/muon-once" --prompt $prompt --tokens 300 --samples 8
 }
 
 declare -A speed # tokens/s by batch size
@@ -184,10 +245,10 @@ part_sanitize() {
     done
 }
 
-[ $# != 0 ] || set -- build test steps ladders sanitize
+[ $# != 0 ] || set -- build test program steps ladders sanitize
 for part; do
     if ! declare -F "part_$part" >/dev/null; then
-        echo "gpu_check.sh: part: found '$part', expected build, test, steps, ladders or sanitize" >&2
+        echo "gpu_check.sh: part: found '$part', expected build, test, program, steps, ladders or sanitize" >&2
         exit 2
     fi
 done
