@@ -134,7 +134,7 @@ void TrainingRun::start() {
             state.step, options.steps, options.total_batch, model->flops_per_token(options.seq),
             [this] { return peak_flops(options) * static_cast<double>(ranks.count()); }, live);
     started = seconds_now() - state.seconds;
-    first_step = state.step;
+    started_after = profiled_after = state.step;
     finish_step();
     if (options.profile) model->set_profile(&profile);
 }
@@ -176,6 +176,10 @@ void TrainingRun::log_step(const StepResult& result, const UpdateParams& params,
         print_skipped(step, result, params, options.skip_outliers);
     }
     if (progress) progress->step(step, entry.loss, seconds);
+    // The first step also loads kernels and touches its memory for the first time. --profile leaves it out, unless
+    // there is no other.
+    if (options.profile && step == started_after + 1 && step < options.steps)
+        profile = {}, step_seconds = 0, sent_in_steps = 0, profiled_after = step;
 }
 
 void TrainingRun::finish_step() {
@@ -205,8 +209,8 @@ int TrainingRun::finish() {
     const bool reported = report(),
                whole = reported && !save_failed && !check_failed && (!log || log->trouble().empty());
     if (options.profile && ranks.first()) {
-        print_profile(profile, state.step - first_step, step_seconds, measured_peak_flops(options), peak_bytes());
-        print_sent(sent, model->table.size, state.step - first_step);
+        print_profile(profile, state.step - profiled_after, step_seconds, measured_peak_flops(options), peak_bytes());
+        print_sent(sent, model->table.size, state.step - profiled_after);
     }
     if (signal) {
         print_stopped(stop_signals::name(signal), state.step, options.out);

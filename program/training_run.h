@@ -117,11 +117,11 @@ private:
     Outliers outliers;
     double started = 0;  // the time when training would have started if it had never been interrupted
     double step_seconds = 0;
-    double sent_before = 0, sent_in_steps = 0;  // bytes to other ranks
-    int64_t first_step = 0;
-    bool saved = true;          // is `state` on disk?
-    bool save_failed = false;   // did the last save fail?
-    bool check_failed = false;  // did an evaluation or a sample find NaN or infinity?
-    std::string warned;         // the last warning about the log
-    int stop_signal = 0;        // that one of several ranks has received
+    double sent_before = 0, sent_in_steps = 0;      // bytes to other ranks
+    int64_t started_after = 0, profiled_after = 0;  // steps that were done before this run, before its --profile
+    bool saved = true;                              // is `state` on disk?
+    bool save_failed = false;                       // did the last save fail?
+    bool check_failed = false;                      // did an evaluation or a sample find NaN or infinity?
+    std::string warned;                             // the last warning about the log
+    int stop_signal = 0;                            // that one of several ranks has received
 };

@@ -87,7 +87,7 @@ trained() { # name, steps, program, options: a run in $data/NAME
     local name=$1 steps=$2 program=$3
     shift 3
     check "$name: trains" timeout 300 "$program" --data data/tinyshakespeare.txt --out "$data/$name" --steps "$steps" \
-        --schedule constant --eval-every 20 --eval-batches 4 --sample-every 0 "$@"
+        --schedule constant --warmup 4 --eval-every 20 --eval-batches 4 --sample-every 0 "$@"
 }
 same_model() { # two runs: the newest checkpoints' weights and optimizer states
     cmp "$data/$1/latest/model.safetensors" "$data/$2/latest/model.safetensors" &&

@@ -65,12 +65,19 @@ std::vector<double> forward_size(Linear<T>& t, bool residual) {
     return size;
 }
 
+#ifdef __CUDACC__
+constexpr bool gpu = true;
+#else
+constexpr bool gpu = false;
+#endif
+
 // The error of a sum of K products is the size of its terms times the roundings on one path through it. Their signs are
-// random, so they grow as the root of K. Values that are stored as bf16 between kernels are rounded once more.
+// random, so they grow as the root of K. Values that are stored as bf16 between kernels are rounded once more. On a GPU
+// the library stores them so, too, in epilogues of matrices whose rows are not aligned (seen on an H100).
 template <class T>
 double loss(const Linear<T>& t, int64_t K) {
     return roundoff * (8 + std::sqrt(static_cast<double>(K))) +
-           (std::is_same_v<T, bf16> && !t.all_fused() ? 0x1p-8 : 0);
+           (std::is_same_v<T, bf16> && (gpu || !t.all_fused()) ? 0x1p-8 : 0);
 }
 
 template <class T>
@@ -101,11 +108,6 @@ void expect_residual_forward(Linear<T>& t, bool in_place) {
 
 // |gelu'| is below 1.13 everywhere. This program's and the emulator's tanh are exact to a few of the last bits. A GPU's
 // library, if GELU is fused, may use the tanh instruction, whose relative error is 2^-11.
-#ifdef __CUDACC__
-constexpr bool gpu = true;
-#else
-constexpr bool gpu = false;
-#endif
 template <class T>
 constexpr double of_tanh = gpu&& std::is_same_v<T, bf16> ? 0x1p-11 : 8 * roundoff;
 template <class T>  // tanh times an x of at most 4, and twice itself

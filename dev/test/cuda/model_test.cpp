@@ -23,8 +23,8 @@ TEST(CudaModel, FP32AgreesWithPyTorch) {
 double tolerance_bf16(const std::string& name) {
     if (name.starts_with("final.qkvb") && name.ends_with(".k")) return 1;  // noise divided by noise
     if (name.starts_with("final.")) return 0.1;  // ten steps of AdamW, which divides by small roots
-    if (name.starts_with("train.") || name == "loss") return 0.01;
-    return 0.04;
+    if (name == "train.losses" || name == "loss") return 0.01;
+    return 0.04;  // also the norms of the gradients, during ten steps
 }
 
 TEST(CudaModel, BF16AgreesWithPyTorchToItsPrecision) {
