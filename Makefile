@@ -56,15 +56,22 @@ LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # fir
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
 # clang before 16 has no std::source_location, which the emulator needs. Later versions were not tried.
 NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
-# Left out under the sanitizers, for the time that they take to compile: in the plain build the emulator checks every access
-# of a kernel, and program/cuda_test runs the same kernels under the sanitizers.
-TESTS    := $(filter-out $(NO_CUDA) $(if $(SANITIZE),$(LONGEST)),$(TESTS))
-# These only start the program, which is what the sanitizers check: the plain tests are run with the sanitized program.
-STARTERS := $(patsubst %,program/%_test,faults kill ranks signals start tools train)
-PLAIN    := $(if $(SANITIZE),$(STARTERS:%=build/$(ARCH)$(KIND)/test/%))
+# Tests of CUDA kernels are left out under the sanitizers, for the time that they take to compile: in the plain build the
+# emulator checks every access of a kernel, which the sanitized one does not, and program/cuda_test runs the program's kernels
+# under the sanitizers. Those of the emulator, of cuBLASLt in it, and of memory on the host are left in.
+KERNEL_TESTS := $(filter-out %/emulator_test %/cublaslt_test %/graph_test,$(filter $(B)/test/cuda/%,$(TESTS)))
+# So are tests that compare numbers of layers which other tests run with the sanitizers too: LayerNorm's properties
+# (layernorm_test), broken layers and Muon's reference numbers (model_test, muon_test); and the bad options of dev/'s tools.
+NUMBER_TESTS := $(patsubst %,$(B)/test/%_test,layers/layernorm_properties model/mutation model/muon_reference dev/tools)
+TESTS    := $(filter-out $(NO_CUDA) $(if $(SANITIZE),$(KERNEL_TESTS) $(NUMBER_TESTS)),$(TESTS))
+# These start the program, which is what the sanitizers check: the plain tests are run with the sanitized program. What else
+# of the project they call (the reference model, checkpoints) other tests call under the sanitizers.
+STARTERS := $(patsubst %,program/%_test,ranks kill faults cuda evaluation memory refusals signals start tools train vocabulary)
+PLAIN    := $(if $(SANITIZE),$(patsubst %,build/$(ARCH)$(KIND)/test/%,$(filter-out $(if $(CLANG),%/cuda_test),$(STARTERS))))
 TESTS    := $(if $(SANITIZE),$(filter-out $(STARTERS:%=$(B)/test/%),$(TESTS)),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
+LADDERS  := $(filter-out $(if $(SANITIZE),%_cuda),$(LADDERS))  # CUDA's: as the tests of kernels above
 # The layers' tests are also built and run with vectors narrower than this CPU's: AVX2's for one with AVX-512, SSE's.
 WIDE     := $(shell $(CXX) $(MARCH) -dM -E -x c++ /dev/null 2>/dev/null | grep -o __AVX512F__)
 WIDTHS   ?= $(if $(filter x86_64%,$(shell $(CXX) -dumpmachine)),$(if $(WIDE),x86-64-v3) x86-64)

@@ -10,9 +10,7 @@ class Memory : public Program {
 protected:
     Memory() { setenv("OMP_NUM_THREADS", "2", 1); }
     void SetUp() override {
-#ifdef __SANITIZE_ADDRESS__
-        GTEST_SKIP() << "AddressSanitizer takes memory of its own, which no plan counts";
-#endif
+        if (is_sanitized()) GTEST_SKIP() << "AddressSanitizer takes memory of its own, which no plan counts";
     }
 
     // The bytes in "…, total 123 MiB"; -1 if there is no such text.

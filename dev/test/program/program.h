@@ -42,6 +42,8 @@ protected:
         const char* named = std::getenv("TRAIN_GPT2");
         return named ? named : "./train_gpt2";
     }
+    // Then some tests do less, as starting it takes longer, and limits of memory cannot be set.
+    static bool is_sanitized() { return binary().find("sanitize") != std::string::npos; }
     // The name with which its messages begin.
     static std::string program_name() {
         const bool on_gpu = std::filesystem::path(binary()).filename().string().starts_with("train_gpt2cu");

@@ -38,8 +38,6 @@ protected:
     void SetUp() override {
         if (!missing.empty()) GTEST_SKIP() << missing;
     }
-    // The sanitizers make each start of MPI take seconds, so that not all is done with them.
-    static bool is_sanitized() { return binary().find("sanitize") != std::string::npos; }
     void start_with(int ranks) {
         launcher.clear();
         if (ranks > 0) launcher = {"mpirun", "-n", std::to_string(ranks)};
