@@ -261,8 +261,10 @@ TEST_F(Ladders, TheReadmesRungIsAddedAndWrongRungsAreNotOk) {
     for (const auto& item : fs::directory_iterator(here / "dev"))
         if (const std::string name = item.path().filename().string(); name != "gelu" && name != "build")
             fs::create_symlink(item.path(), tree / "dev" / name);
-    fs::create_directories(tree / "build" / built().filename());  // the layers as the make below would compile them
-    fs::copy(built() / "layers", tree / "build" / built().filename() / "layers");
+    const fs::path objects = tree / "build" / built().filename();  // as the make below would compile them
+    fs::create_directories(objects / "dev");
+    for (const char* kept : {"layers", "device", "dev/ladder.o", "dev/ladder.d"})
+        fs::copy(built() / kept, objects / kept, fs::copy_options::recursive);
 
     const std::string readme = read_bytes("dev/README.md"), ladder_file = read_bytes("dev/gelu/ladder.cpp");
     const std::string rung = fenced(readme, "## Adding a rung", "cpp");
