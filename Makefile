@@ -172,6 +172,9 @@ COLD := $(RUN) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file
     $(patsubst %,$(B)/program/%.o,exit_status training_run)
 OPT  :=
 $(COLD): OPT := -O1
+# The sanitizers find as much without optimization, and compiling takes a third less; but training, tokenizers and data would
+# be slow.
+$(if $(SANITIZE),$(COLD) $(filter-out %/device_cpu.o,$(PROGRAM)) $(call objects_of,io/file io/model)): OPT := -O0
 $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O0
 # These compute so much that -O0 would cost more time than it saves.
 $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer): OPT := -O1

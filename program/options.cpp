@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <sstream>
 
 #include "io/file/error.h"
@@ -172,7 +171,8 @@ std::string help_of_all(bool on_gpu) {
     std::string text = name + " trains GPT-2 on " + (on_gpu ? "an NVIDIA GPU" : "a CPU") +
                        ", from text to samples.\n\nUsage: " + name + " [COMMAND] [OPTIONS]\n\nCommands:\n";
     for (const Command& command : commands) text += columns(command.name, command.help);
-    text += std::regex_replace(examples, std::regex("PROGRAM"), name);
+    text += examples;
+    for (size_t at = 0; (at = text.find("PROGRAM", at)) != std::string::npos;) text.replace(at, 7, name);
     for (const Command& command : commands) text += "\n\n" + help_of(command, on_gpu);
     return text;
 }
