@@ -177,8 +177,15 @@ $(COLD): OPT := -O1
 $(if $(SANITIZE),$(COLD) $(filter-out %/device_cpu.o,$(PROGRAM)) $(call objects_of,io/file io/model)): OPT := -O0
 $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O0
 # These compute so much that -O0 would cost more time than it saves.
-$(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer): OPT := -O1
+OPTIMIZED := $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer)
+$(OPTIMIZED): OPT := -O1
 $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT :=
+# Tests without optimization share precompiled headers, with GCC. ccache would not keep what is compiled with them.
+CCACHE := $(findstring ccache,$(CXX) $(realpath $(shell command -v $(firstword $(CXX)))))
+COMMON := $(if $(CLANG)$(CCACHE),,$(B)/dev/test/common.h.gch)
+WITH_COMMON := $(filter-out $(OPTIMIZED) $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o))
+$(WITH_COMMON): OPT := -O0 $(COMMON:%.gch=-include %)
+$(WITH_COMMON): | $(COMMON)
 # The emulator replaces NVIDIA's headers, and the project's header of PTX instructions.
 SHADOW := -iquote dev/emulator/include -Idev/emulator/include
 $(EMULATOR): OPT := -O2 $(SHADOW)
@@ -192,6 +199,11 @@ $(B)/%.o: %.cpp
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
 	$(Q)$(CXX) $(FLAGS) $(OPT) $(MARCH) -c $< -o $@
+
+$(B)/dev/test/common.h.gch: dev/test/common.h
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
+	$(Q)$(CXX) $(FLAGS) -O0 $(MARCH) -x c++-header $< -o $@
 
 # The version that --version prints is compiled anew after each commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)

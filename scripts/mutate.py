@@ -219,7 +219,8 @@ class Tree:
     def copy_sources(self):
         names = subprocess.run(['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard'], cwd=ROOT,
                                check=True, capture_output=True, text=True).stdout.split('\0')
-        objects = [str(p.relative_to(ROOT)) for p in (ROOT / BUILD).rglob('*') if p.suffix in ('.o', '.d')]
+        objects = [str(p.relative_to(ROOT)) for p in (ROOT / BUILD).rglob('*')
+                   if p.suffix in ('.o', '.d', '.gch')]
         for name in names + objects:
             if name and (ROOT / name).is_file():
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
