@@ -151,11 +151,13 @@ check-threads: ## run the program under ThreadSanitizer (needs LLVM's OpenMP, li
 	@$(MAKE) --no-print-directory SANITIZE=thread B=build/$(ARCH)-thread build/$(ARCH)-thread/train_gpt2
 	@TRAIN_GPT2=build/$(ARCH)-thread/train_gpt2 scripts/check_threads.sh
 
+PORTABLE_TESTS := $(patsubst %,$(B)/test/%_test,io/checkpoint io/text_cache program/refusals)
 check-portable: ## build device/platform.h's fallbacks for other systems than Linux, and run the tests that use them
+	@$(MAKE) --no-print-directory $(B)/train_gpt2 $(PORTABLE_TESTS)
 	@$(MAKE) --no-print-directory PORTABLE=1 CXXFLAGS=-O1 portable_tests
 
 # The tests that use the fallbacks: memory, checkpoints, file times, mapped files, options.
-portable_tests: $(B)/train_gpt2 $(patsubst %,$(B)/test/%_test,io/checkpoint io/text_cache program/refusals)
+portable_tests: $(B)/train_gpt2 $(PORTABLE_TESTS)
 	@TRAIN_GPT2=$< scripts/run_tests.sh $(filter %_test,$^)
 
 check-gpu: ## all checks on a machine with an NVIDIA GPU: build, test, sanitize, measure into dev/results
@@ -182,7 +184,7 @@ $(OPTIMIZED): OPT := -O1
 $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT :=
 # Tests without optimization share precompiled headers, with GCC. ccache would not keep what is compiled with them.
 CCACHE := $(findstring ccache,$(CXX) $(realpath $(shell command -v $(firstword $(CXX)))))
-COMMON := $(if $(CLANG)$(CCACHE),,$(B)/dev/test/common.h.gch)
+COMMON := $(if $(CLANG)$(CCACHE)$(PORTABLE),,$(B)/dev/test/common.h.gch)
 WITH_COMMON := $(filter-out $(OPTIMIZED) $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o))
 $(WITH_COMMON): OPT := -O0 $(COMMON:%.gch=-include %)
 $(WITH_COMMON): | $(COMMON)
@@ -208,6 +210,16 @@ $(B)/dev/test/common.h.gch: dev/test/common.h
 # The version that --version prints is compiled anew after each commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)
 $(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
+
+# The fallbacks of PORTABLE=1 are in one header. Objects without it are those of the other build, which check-portable makes.
+ifdef PORTABLE
+OTHER := $(B:%-portable=%)
+SAME  := $(shell grep -rL --include='*.d' device/platform.h $(patsubst %,$(OTHER)/%,io layers device program dev/test) 2>/dev/null)
+SAME  := $(SAME:$(OTHER)/%.d=$(B)/%.o)
+$(SAME): $(B)/%.o: $(OTHER)/%.o
+	@mkdir -p $(@D)
+	$(Q)cp -p $< $@
+endif
 
 # The start-up check must itself run on any CPU.
 ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
