@@ -329,7 +329,8 @@ ifdef FAST  # several times the executions: functions are counted, not branches,
 FUZZED   := -O2 -DGUARD_PAGES -fsanitize=undefined -fsanitize-trap=undefined -fno-sanitize=alignment,null,object-size,vptr
 COVERED  := -fsanitize-coverage=func,inline-8bit-counters,pc-table
 else
-FUZZED   := -O1 -fsanitize=address,undefined
+FUZZ_OPT ?= -O1
+FUZZED   := $(FUZZ_OPT) -fsanitize=address,undefined
 COVERED  := -fsanitize=fuzzer-no-link
 endif
 $(FUZZ)/%.o: %.cpp
