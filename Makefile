@@ -52,7 +52,8 @@ OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 # The files of the program that tests use. The rest needs a device.
 RUN      := $(patsubst %,$(B)/program/%.o,choices convert info log options report report_chart run_directory)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
-LONGEST  := $(patsubst %,$(B)/test/cuda/%_test,model layernorm attention)  # first, so that all cores end together
+# First, so that all cores end together.
+LONGEST  := $(patsubst %,$(B)/test/%_test,cuda/model cuda/layernorm cuda/attention program/ranks program/kill program/faults)
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
 # clang before 16 has no std::source_location, which the emulator needs. Later versions were not tried.
 NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
@@ -102,7 +103,7 @@ test: ## run every test, CUDA's also on a GPU if there is one; SANITIZE=address,
 run_tests:
 	@$(foreach arch,$(WIDTHS),$(MAKE) --no-print-directory ARCH=$(arch) SANITIZE= layer_tests &&) true
 	@$(if $(PLAIN),$(MAKE) --no-print-directory SANITIZE= $(PLAIN))
-	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(TESTS) $(PLAIN) $(NARROW) $(B)/test_gpt2 \
+	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(PLAIN) $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
 test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## run the long tests: 2000 kills, every fault of a disk, an hour of training

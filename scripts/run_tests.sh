@@ -4,8 +4,9 @@
 # The tests of a GoogleTest program (its name ends in _test) are counted from its JSON report; any other program ends with
 # such a line itself. A program that crashes, hangs, fails without a failing test, or has no tests, is one failure.
 # SKIPPED: programs that this compiler cannot build, each counted as one skipped test.
-# Programs run one after another, as they use all cores: threads at a barrier wait far longer for one without a core. CUDA's
-# tests keep one core busy, in the emulator, so as many of them as there are cores run at once.
+# Programs run one after another, as they use all cores: threads at a barrier wait far longer for one without a core. As many
+# as there are cores run at once of those that keep one core busy: CUDA's tests in the emulator, those of files, and those
+# of whole programs, whose small models leave the second thread little to do.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}  # as in the program (device/cpu/openmp_spin.h)
@@ -63,7 +64,7 @@ run() {  # program: prints a line on it, and adds its counts to $work/counts
 
 one_core=() all_cores=()
 for program; do
-    if [[ $program = *cuda*_test ]]; then one_core+=("$program"); else all_cores+=("$program"); fi
+    if [[ $program = */@(cuda|io|program)/*_test ]]; then one_core+=("$program"); else all_cores+=("$program"); fi
 done
 for i in "${!one_core[@]}"; do
     while [ "$(jobs -rp | wc -l)" -ge "$(nproc 2>/dev/null || echo 1)" ]; do wait -n; done
