@@ -246,14 +246,6 @@ int run_generate(const Options& options) {
 
 namespace {
 
-// The bytes of text that tokens stand for. End-of-text stands for none, and so do ids that are not text.
-int64_t bytes_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
-    int64_t bytes = 0;
-    for (const int32_t id : tokens)
-        if (id < tokenizer.vocab() && id != tokenizer.end_of_text()) bytes += std::ssize(tokenizer.token(id));
-    return bytes;
-}
-
 void eval_loss(const Options& options, const Loaded& loaded, int64_t seq) {
     if (options.stride > seq)
         throw InputError("--stride: " + std::to_string(options.stride) + " is more than the window of " +

@@ -15,12 +15,21 @@
 #include "io/data/batch_sampler.h"
 #include "device/parallel/ranks.h"
 #include "io/file/error.h"
+#include "io/text/tokenizer.h"
 
 struct Evaluation {
     double nats = 0;  // the sum of the losses
     int64_t predictions = 0;
     double loss() const { return nats / static_cast<double>(predictions); }
 };
+
+// The bytes of text that tokens stand for. End-of-text stands for none, and so do ids that are not text.
+inline int64_t bytes_of(std::span<const int32_t> tokens, const Tokenizer& tokenizer) {
+    int64_t bytes = 0;
+    for (const int32_t id : tokens)
+        if (id < tokenizer.vocab() && id != tokenizer.end_of_text()) bytes += std::ssize(tokenizer.token(id));
+    return bytes;
+}
 
 // Evaluates the given windows in batches of `batch` windows of equal length. `between` is called before each batch with
 // the sums so far and the targets that the batch scores; if it returns false, the evaluation ends without a result.

@@ -18,6 +18,7 @@ std::string to_line(const LogEntry& e) {
         line["grad_norm"] = e.grad_norm;
         line["tokens_per_second"] = e.tokens_per_second;
     }
+    if (e.nats_per_byte) line["nats_per_byte"] = *e.nats_per_byte;
     if (e.choices_accuracy) line["choices_accuracy"] = *e.choices_accuracy;
     line["seconds"] = e.seconds;
     if (e.skipped) line["skipped"] = true;
@@ -40,6 +41,7 @@ LogEntry from_line(std::string_view text) {
                .split = line.at("split").get<std::string>()};
     e.loss = number(line, "loss");
     e.seconds = number(line, "seconds");
+    if (line.contains("nats_per_byte")) e.nats_per_byte = number(line, "nats_per_byte");
     if (line.contains("choices_accuracy")) e.choices_accuracy = number(line, "choices_accuracy");
     if (e.split != "train") return e;
     e.lr = number(line, "lr");

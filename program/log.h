@@ -15,6 +15,7 @@ struct LogEntry {
     double lr = 0, grad_norm = 0, tokens_per_second = 0,
            seconds = 0;    // since the start of training; lr, grad_norm and tokens_per_second are 0 for val
     bool skipped = false;  // the step was an outlier, and its update was skipped
+    std::optional<double> nats_per_byte{};     // val, where tokens are pieces of text longer than a byte
     std::optional<double> choices_accuracy{};  // val, with --choices
 };
 

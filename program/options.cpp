@@ -277,6 +277,8 @@ void Options::check() const {
     if (command != "train") return;
     refuse_if(tokenizer == "none" && init.empty() && vocab == 0,
               "--vocab: missing with --tokenizer none; give a number above every token id of the shards");
+    refuse_if(patience > 0 && eval_every == 0,
+              "--patience: counts evaluations, and --eval-every is 0; set it to a number of steps");
     refuse_if(warmup > steps,
               "--warmup: " + text(warmup) + " is more than --steps " + text(steps) + "; change one of them");
     refuse_if(matmul == "tf32" && dtype != "fp32",

@@ -28,7 +28,7 @@ struct Options {
     double clip = 0;           // 0: off
     double skip_outliers = 0;  // standard deviations; 0: off
     std::string optimizer, matmul, recompute;
-    int64_t eval_every = 0, sample_every = 0, save_every = 0;  // 0: never
+    int64_t eval_every = 0, sample_every = 0, save_every = 0, patience = 0;  // 0: never
     int64_t eval_batches = 0, sample_tokens = 0;
     int64_t keep = 0;  // number of checkpoints; 0: all
     std::string out;

@@ -171,6 +171,10 @@ inline const std::vector<OptionRow> rows = {
      "compute the validation loss every this many steps, and at the end (0: never)", 0, 1e12},
     {"eval-batches", train, &O::eval_batches, "20", "N",
      "number of batches for a validation loss; ten times as many at the end", 1, 1e12},
+    {"patience", train, &O::patience, "0", "N",
+     "end after N evaluations in a row that find no lower validation loss (0: train for all --steps); the best model "
+     "is in OUT/best",
+     0, 1e12},
     {"choices", train | eval | optional, &O::choices, "", "FILE",
      "multiple-choice examples: print how many the model answers correctly, in training with each validation; "
      "HellaSwag or LAMBADA as JSON lines, or llm.c's .bin (HellaSwag, MMLU)"},

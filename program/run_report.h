@@ -30,6 +30,7 @@ inline Report run_report(const Options& options, const Model& model, const Token
     const auto val_entry =
         std::find_if(page.log.rbegin(), page.log.rend(), [](const LogEntry& entry) { return entry.split == "val"; });
     if (val_entry != page.log.rend()) fact("validation loss", "%.4f", val_entry->loss);
+    if (val_entry != page.log.rend() && val_entry->nats_per_byte) fact("per byte", "%.4f", *val_entry->nats_per_byte);
     if (val_entry != page.log.rend() && val_entry->choices_accuracy)
         fact("accuracy", "%.4f", *val_entry->choices_accuracy);
     fact("steps", "%.0f", static_cast<double>(state.step));

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "gpt2_init.h"
@@ -118,8 +119,18 @@ bool TrainingRun::print_start() {
         std::printf("all %" PRId64 " steps are done; pass a larger --steps to train longer\n", options.steps);
         return false;
     }
+    if (out_of_patience()) {
+        print_out_of_patience();
+        return false;
+    }
     if (!change_of_schedule.empty()) std::printf("%s\n", change_of_schedule.c_str());
     return true;
+}
+
+void TrainingRun::print_out_of_patience() const {
+    std::printf("stopped after step %" PRId64 ": no lower validation loss than %.4f, of step %" PRId64 ", in %" PRId64
+                " evaluations; a larger --patience trains longer\n",
+                state.step, state.best_val_loss, state.best_step, state.no_better);
 }
 
 void TrainingRun::start() {
@@ -139,7 +150,7 @@ void TrainingRun::start() {
     if (options.profile) model->set_profile(&profile);
 }
 
-bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_asked(); }
+bool TrainingRun::goes_on() const { return state.step < options.steps && !stop_asked() && !out_of_patience(); }
 
 UpdateParams TrainingRun::update_params() const {
     const int64_t step = next_step();
@@ -203,7 +214,7 @@ int TrainingRun::finish() {
     clear_progress();
     const int signal = stop_asked();
     const std::vector<double> sent = all_gather(ranks, sent_in_steps);
-    if (signal && !saved) save();
+    if ((signal || out_of_patience()) && !saved) save();
     if (log) log->sync();
     warn_of_log();
     const bool reported = report(),
@@ -216,8 +227,14 @@ int TrainingRun::finish() {
         print_stopped(stop_signals::name(signal), state.step, options.out);
         return whole ? 128 + signal : 1;
     }
-    std::printf("done: %s/report.html%s\n", options.out.c_str(),
-                options.save_every > 0 && !save_failed ? (", model in " + options.out + "/latest").c_str() : "");
+    if (out_of_patience()) print_out_of_patience();
+    const bool models = options.save_every > 0 && !save_failed, best = models && state.best_step > 0;
+    std::printf(
+        "done: %s/report.html%s%s\n", options.out.c_str(),
+        models ? (", model in " + options.out + "/latest").c_str() : "",
+        best && state.best_step < state.step
+            ? (", the best, of step " + std::to_string(state.best_step) + ", in " + options.out + "/best").c_str()
+            : "");
     return whole ? 0 : 1;
 }
 
@@ -334,31 +351,55 @@ void TrainingRun::add_to_log(const LogEntry& entry) {
     history.add(entry);
 }
 
-void TrainingRun::evaluate() {
-    clear_progress();
-    // The last validation uses ten times as many batches, which is all of a small text.
-    const int64_t windows = options.batch * options.eval_batches * (state.step == options.steps ? 10 : 1);
+// The mean losses of that many windows.
+TrainingRun::Validation TrainingRun::validate(int64_t windows) {
+    int64_t own_bytes = 0;
     const auto evaluation = evaluate_windows(
         *model, *val, spread(val->windows(), windows), options.batch, options.seq,
-        [&](const Evaluation&, std::span<const int32_t>) { return !pauses(); }, ranks);
+        [&](const Evaluation&, std::span<const int32_t> targets) {
+            own_bytes += bytes_of(targets, *tokenizer);
+            return !pauses();
+        },
+        ranks);
     if (!evaluation) throw Interrupted{};
-    const double loss = evaluation->loss();
-    LogEntry entry{.step = state.step, .split = "val", .loss = loss};
+    const std::vector<int64_t> bytes = all_gather(ranks, own_bytes);
+    return {evaluation->loss(), evaluation->nats / static_cast<double>(std::reduce(bytes.begin(), bytes.end()))};
+}
+
+void TrainingRun::evaluate() {
+    clear_progress();
+    const int64_t windows = options.batch * options.eval_batches;
+    const Validation of_some = validate(windows);
+    // The last validation uses ten times as many batches, which is all of a small text.
+    const Validation found = state.step == options.steps ? validate(windows * 10) : of_some;
+    LogEntry entry{.step = state.step, .split = "val", .loss = found.loss};
+    if (tokenizer->reads_text() && tokenizer->name() != "byte") entry.nats_per_byte = found.per_byte;
     if (!options.choices.empty())
         on_first_rank([&] {
             entry.choices_accuracy =
                 evaluate_choices(*model, *choices, options.batch, options.seq, [&](int64_t) { pause(); }).accuracy();
         });
-    if (state.best_val_loss == 0 || loss < state.best_val_loss) state.best_val_loss = loss;
     entry.seconds = seconds_now() - started;
     add_to_log(entry);
     state.evaluated = state.step;
     saved = false;
-    std::printf("step %" PRId64 ": validation loss %.4f", state.step, loss);
+    std::printf("step %" PRId64 ": validation loss %.4f", state.step, entry.loss);
+    if (entry.nats_per_byte) std::printf(" per token, %.4f per byte", *entry.nats_per_byte);
     if (choices) std::printf(", accuracy %.4f", *entry.choices_accuracy);
     std::printf("\n");
     std::fflush(stdout);
+    keep_best(of_some.loss);
     report();
+}
+
+// After an evaluation; all that it compares are over the same windows. The model is kept if it is the best so far.
+void TrainingRun::keep_best(double loss) {
+    if (state.best_val_loss != 0 && !(loss < state.best_val_loss)) {
+        ++state.no_better;
+        return;
+    }
+    state.best_val_loss = loss, state.best_step = state.step, state.no_better = 0;
+    if (options.save_every > 0 && state.step > 0) save_best_model();
 }
 
 // A sample continues end-of-text or, where the tokenizer has none, a line break. Where the tokenizer or the model
@@ -450,6 +491,19 @@ void TrainingRun::save() {
         warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
     } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
         warn("out of memory; step " + std::to_string(state.step) + " is not saved");
+    }
+}
+
+void TrainingRun::save_best_model() {
+    if (!ranks.first()) return;
+    try {
+        save_best(options.out, model->config, model->download().parameters, *tokenizer);
+    } catch (const InputError& error) {
+        warn(std::string(error.what()) + "; the model of step " + std::to_string(state.step) +
+             ", the best so far, is not in " + options.out + "/best");
+    } catch (const std::bad_alloc&) {
+        warn("out of memory; the model of step " + std::to_string(state.step) + ", the best so far, is not in " +
+             options.out + "/best");
     }
 }
 

@@ -70,9 +70,15 @@ public:
 private:
     struct Interrupted {};  // a stop signal came during an evaluation or a sample
 
+    struct Validation {
+        double loss, per_byte;  // in nats
+    };
+
     bool due(int64_t every) const;
     // The signal to stop, or 0. Several ranks agree on it after each step.
     int stop_asked() const { return ranks.count() == 1 ? stop_signals::stop_asked.load() : stop_signal; }
+    // --patience: whether the validation loss has stopped falling.
+    bool out_of_patience() const { return options.patience > 0 && state.no_better >= options.patience; }
     bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
     bool owes_sample() const {
         return due(options.sample_every) && state.step > 0 && options.sample_tokens > 0 && state.sampled < state.step;
@@ -85,9 +91,12 @@ private:
     void check_data();
     void compare_ranks();
     void on_first_rank(const std::function<void()>& f);
+    void print_out_of_patience() const;
     void open_logs();
     void add_to_log(const LogEntry& entry);
+    Validation validate(int64_t windows);
     void evaluate();
+    void keep_best(double loss);
     std::vector<int32_t> sample_start() const;
     void sample();
     void write_sample();
@@ -95,6 +104,7 @@ private:
     void pause();
     void clear_progress();
     void save();
+    void save_best_model();
     bool report();
     void warn(const std::string& message);
     void warn_of_log();

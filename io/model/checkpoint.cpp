@@ -25,13 +25,14 @@ using nlohmann::json;
 
 namespace {
 
-// Removes the directories .step_NNNNNN.tmp, which an interrupted save leaves.
+// Removes the directories .step_NNNNNN.tmp and .best.tmp, which an interrupted save leaves.
 void remove_leftovers(const std::string& out) {
     std::vector<fs::path> leftovers;
     for (const auto& item : fs::directory_iterator(out)) {
         const std::string name = item.path().filename().string();
-        if (name.starts_with(".") && name.ends_with(".tmp") && name.size() > 5 &&
-            step_of(name.substr(1, name.size() - 5)) && !item.is_symlink() && item.is_directory())
+        if (!name.starts_with(".") || !name.ends_with(".tmp") || name.size() <= 5) continue;
+        const std::string saved = name.substr(1, name.size() - 5);
+        if ((saved == best_name || step_of(saved)) && !item.is_symlink() && item.is_directory())
             leftovers.push_back(item.path());
     }
     for (const fs::path& path : leftovers) fs::remove_all(path);
@@ -56,6 +57,8 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
                                          {"position", state.position},
                                          {"seconds", state.seconds},
                                          {"best_val_loss", state.best_val_loss},
+                                         {"best_step", state.best_step},
+                                         {"no_better", state.no_better},
                                          {"evaluated", state.evaluated},
                                          {"sampled", state.sampled},
                                          {"data", state.data},
@@ -77,13 +80,14 @@ void saving(const auto& action) {
     }
 }
 
-// Renames OUT/.step.tmp to OUT/step. If that step was saved before, the two directories are exchanged atomically.
-void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
+// Renames OUT/.step.tmp to OUT/step. If that step was saved before, which `marker` shows, a file that it then has, the
+// two directories are exchanged atomically.
+void put_in_place(const fs::path& temporary, const fs::path& checkpoint, const char* marker) {
     if (!path_exists(checkpoint.string())) {
         fs::rename(temporary, checkpoint);
         return;
     }
-    if (!path_exists((checkpoint / state_name).string()))
+    if (!path_exists((checkpoint / marker).string()))
         throw InputError(checkpoint.string() + ": exists and is not a checkpoint; move it away");
     if (platform::exchange(temporary.c_str(), checkpoint.c_str()) == 0) {
         fs::remove_all(temporary);
@@ -97,6 +101,23 @@ void put_in_place(const fs::path& temporary, const fs::path& checkpoint) {
     fs::rename(checkpoint, aside);
     fs::rename(temporary, checkpoint);
     fs::remove_all(aside);
+}
+
+// Writes the directory OUT/name by write(its temporary path).
+void save_directory(const std::string& out, const std::string& name, const char* marker, const auto& write) {
+    const fs::path temporary = fs::path(out) / ("." + name + ".tmp");
+    fs::create_directories(out);
+    remove_leftovers(out);
+    fs::create_directory(temporary);
+    try {
+        write(temporary.string());
+        put_in_place(temporary, fs::path(out) / name, marker);
+    } catch (...) {
+        std::error_code ignored;
+        fs::remove_all(temporary, ignored);
+        throw;
+    }
+    sync_directory(out);
 }
 
 void point_latest_at(const fs::path& out, const std::string& name) {
@@ -218,24 +239,24 @@ std::string save_checkpoint(const std::string& out, const GPT2Config& config, co
                             const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer,
                             const TrainerState& state, int64_t keep) {
     const std::string name = step_name(state.step);
-    const fs::path temporary = fs::path(out) / ("." + name + ".tmp"), checkpoint = fs::path(out) / name;
     saving([&] {
-        fs::create_directories(out);
-        remove_leftovers(out);
-        fs::create_directory(temporary);
-        try {
-            write_files(temporary.string(), config, parameters, tokenizer, optimizer, state);
-            put_in_place(temporary, checkpoint);
-        } catch (...) {
-            std::error_code ignored;
-            fs::remove_all(temporary, ignored);
-            throw;
-        }
-        sync_directory(out);
+        save_directory(out, name, state_name, [&](const std::string& directory) {
+            write_files(directory, config, parameters, tokenizer, optimizer, state);
+        });
         point_latest_at(out, name);
         remove_old(out, state.step, keep);
     });
-    return checkpoint.string();
+    return (fs::path(out) / name).string();
+}
+
+std::string save_best(const std::string& out, const GPT2Config& config, const float* parameters,
+                      const Tokenizer& tokenizer) {
+    saving([&] {
+        save_directory(out, best_name, "config.json", [&](const std::string& directory) {
+            write_model_directory(directory, config, parameters, &tokenizer);
+        });
+    });
+    return (fs::path(out) / best_name).string();
 }
 
 void read_optimizer(const std::string& checkpoint, const std::vector<OptimizerBuffer>& optimizer) {

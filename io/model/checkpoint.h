@@ -57,6 +57,8 @@ struct TrainerState {
     int64_t position = 0;        // BatchSampler's
     double seconds = 0;          // of training so far
     double best_val_loss = 0;    // 0: not yet evaluated
+    int64_t best_step = -1;      // the step after which that was; -1: not known
+    int64_t no_better = 0;       // evaluations since then
     std::string options = "{}";  // the run's options as a JSON object, to compare (as JSON) at --resume
     // The steps after which the last evaluation and sample were made, so that --resume makes one that was interrupted.
     int64_t evaluated = -1, sampled = -1;
@@ -70,6 +72,11 @@ struct TrainerState {
 std::string save_checkpoint(const std::string& out, const GPT2Config& config, const float* parameters,
                             const Tokenizer& tokenizer, const std::vector<OptimizerBuffer>& optimizer,
                             const TrainerState& state, int64_t keep);
+
+// Writes the model, without the optimizer's state, as the Hugging Face directory OUT/best, whose earlier content is
+// replaced atomically. Returns the directory's path.
+std::string save_best(const std::string& out, const GPT2Config& config, const float* parameters,
+                      const Tokenizer& tokenizer);
 
 // The newest whole checkpoint in OUT (what `latest` names, else the highest step that is whole), or nullopt.
 // A checkpoint is whole if trainer_state.json, which is written last, can be read, and every file that it lists exists

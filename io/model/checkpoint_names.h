@@ -7,6 +7,7 @@
 #include <vector>
 
 inline constexpr const char* state_name = "trainer_state.json";
+inline constexpr const char* best_name = "best";  // the directory of the model with the lowest validation loss
 
 std::string step_name(int64_t step);                      // "step_000500"
 std::optional<int64_t> step_of(const std::string& name);  // of a name exactly as step_name writes it

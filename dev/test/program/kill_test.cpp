@@ -111,5 +111,5 @@ TEST_F(Killed, BeforeAnythingWasWrittenTheSameCommandWorks) {
     write_bytes(at("run/options.json.12345.tmp"), "{");
     train("run");
     EXPECT_EQ(listing(at("run")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "step_000006"}));
+              (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json", "report.html", "step_000006"}));
 }

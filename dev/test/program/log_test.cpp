@@ -58,12 +58,15 @@ TEST_F(LogTest, NumbersRoundTripToTheLastBit) {
     }
 }
 
-TEST_F(LogTest, KeepsTheAccuracyOfChoices) {
+TEST_F(LogTest, KeepsTheLossPerByteAndTheAccuracyOfChoices) {
     LogEntry entry = val_entry;
-    entry.choices_accuracy = 1.0 / 3;
+    entry.nats_per_byte = 1.5, entry.choices_accuracy = 1.0 / 3;
     Log(path, -1).write(entry);
-    EXPECT_EQ(contents(), R"({"step":1,"split":"val","loss":5.25,"choices_accuracy":0.3333333333333333,"seconds":0.75})"
-                          "\n");
+    EXPECT_EQ(
+        contents(),
+        R"({"step":1,"split":"val","loss":5.25,"nats_per_byte":1.5,"choices_accuracy":0.3333333333333333,"seconds":0.75})"
+        "\n");
+    EXPECT_EQ(read_log(path).back().nats_per_byte, 1.5);
     EXPECT_EQ(read_log(path).back().choices_accuracy, 1.0 / 3);
     write_bytes(path, val_line);
     EXPECT_EQ(read_log(path).back().choices_accuracy, std::nullopt);

@@ -5,6 +5,7 @@
 
 #include "dev/test/program/program.h"
 #include "io/data/dataset.h"
+#include "io/model/checkpoint.h"
 #include "io/file/json.h"
 #include "program/log.h"
 #include "io/model/safetensors.h"
@@ -58,15 +59,53 @@ Args with(Args args, const Args& more) {
 
 }  // namespace
 
+// The loss on a text of other words falls while letters are learned, and rises when the training text is remembered.
+TEST_F(Train, KeepsTheBestModelAndEndsWithoutPatience) {
+    std::string lines;
+    for (int i = 1; i <= 40; ++i)
+        lines += "a dog over there, and the lazy line " + std::to_string(i) + " of brown quirks\n";
+    write_bytes(at("val.txt"), lines);
+    const Args options = with(odd, {{"val", at("val.txt")},
+                                    {"steps", "60"},
+                                    {"lr", "0.01"},
+                                    {"schedule", "constant"},
+                                    {"warmup", "1"},
+                                    {"eval-batches", "2"},
+                                    {"patience", "3"}});
+    const std::string out = train("run", options);
+    const std::vector<LogEntry> losses = log_of("run", "val");
+    const auto best = std::ranges::min_element(losses, {}, &LogEntry::loss);
+    const int64_t last = losses.back().step;
+    ASSERT_EQ(losses.end() - 1 - best, 3) << "three evaluations find no lower loss";
+    ASSERT_LT(last, 60);
+    EXPECT_EQ(steps_of("run", "train").back(), last);
+    EXPECT_NE(out.find("stopped after step " + std::to_string(last)), out.npos) << out;
+    EXPECT_NE(out.find("the best, of step " + std::to_string(best->step) + ", in "), out.npos) << out;
+    EXPECT_EQ(read_trainer_state(at("run/latest")).step, last);
+
+    // The model is the one that a run of so many steps ends with.
+    train("short", with(options, {{"steps", std::to_string(best->step)}}));
+    EXPECT_TRUE(read_bytes(at("run/best/model.safetensors")) == read_bytes(at("short/latest/model.safetensors")));
+
+    // A resumed run still knows which was the best, and how often it has waited.
+    const Result done = run({"train", "--resume", "--out", at("run")});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_NE(done.out.find("a larger --patience"), done.out.npos) << done.out;
+    expect_done({"train", "--resume", "--out", at("run"), "--patience", "4"});
+    EXPECT_EQ(log_of("run", "val").size(), losses.size() + 1);
+}
+
 TEST_F(Train, LeavesLogReportAndCheckpoint) {
     const std::string out = train("run", {{"steps", "60"}, {"eval-every", "20"}});
-    EXPECT_EQ(listing(at("run")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "step_000060"}));
+    EXPECT_EQ(listing(at("run")), (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json",
+                                                            "report.html", "step_000060"}));
     const auto files = listing(at("run/latest"));
     for (const char* name : {"config.json", "model.safetensors", "optimizer.safetensors", "tokenizer.json",
                              "tokenizer_config.json", "trainer_state.json"})
         EXPECT_TRUE(std::ranges::count(files, name)) << name;
     EXPECT_EQ(fs::read_symlink(at("run/latest")), "step_000060");
+    EXPECT_TRUE(read_bytes(at("run/best/model.safetensors")) == read_bytes(at("run/latest/model.safetensors")))
+        << "the loss fell until the end";
 
     std::istringstream log(read_bytes(at("run/log.jsonl")));
     int64_t train_lines = 0, val_lines = 0;
@@ -346,8 +385,8 @@ TEST_F(Train, EveryManySteps) {
               {{"eval-every", "2"}, {"sample-every", "3"}, {"sample-tokens", "5"}, {"save-every", "1"}, {"keep", "2"}});
     EXPECT_EQ(steps_of("often", "val"), (std::vector<int64_t>{0, 2, 4, 6}));
     EXPECT_EQ(listing(at("often")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "samples.jsonl",
-                                        "step_000005", "step_000006"}));
+              (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json", "report.html",
+                                        "samples.jsonl", "step_000005", "step_000006"}));
     for (int step = 0; step <= 6; ++step)
         EXPECT_EQ(often.find("sample after step " + std::to_string(step)) != std::string::npos, step == 3 || step == 6);
 
@@ -360,8 +399,8 @@ TEST_F(Train, EveryManySteps) {
     const std::string silent = train("silent", {{"sample-every", "1"}, {"save-every", "2"}, {"keep", "0"}});
     EXPECT_EQ(silent.find("sample"), std::string::npos);
     EXPECT_EQ(listing(at("silent")),
-              (std::vector<std::string>{"data", "latest", "log.jsonl", "options.json", "report.html", "step_000002",
-                                        "step_000004", "step_000006"}));
+              (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json", "report.html",
+                                        "step_000002", "step_000004", "step_000006"}));
 }
 
 TEST_F(Train, StartsInAnEmptyDirectory) {
