@@ -39,7 +39,8 @@ LIBGOMP  := $(if $(findstring thread,$(SANITIZE))$(CLANG),,\
             $(wildcard $(shell $(CXX) -print-file-name=libgomp.a)))
 OWN_OPENMP := $(LIBGOMP) $(if $(LIBGOMP),-Wl$(COMMA)--as-needed)
 # Training by several processes (device/parallel/), if there is an MPI; MPI=0 leaves it out. It is a library beside the
-# program, because a program linked with Open MPI takes 6 ms longer to start, and this one takes 4.
+# program, because a program linked with Open MPI takes 6 ms longer to start, and this one takes 4. NCCL, by which GPUs
+# exchange their parts, is loaded by train_gpt2cu itself; only its header is needed here.
 MPICXX   := $(if $(filter-out 0,$(or $(MPI),1)),$(shell command -v mpicxx))
 OF_MPI   := $(if $(MPICXX),$(B)/train_gpt2_mpi.so)
 Q        := $(if $(V),,@)
@@ -125,8 +126,8 @@ train_gpt2: $(B)/train_gpt2 $(OF_MPI) ## build the program (the default); ARCH=x
 test_gpt2: $(B)/test_gpt2 ## build the test of the model against PyTorch's numbers
 	@ln -f $< $@
 
-train_gpt2cu: $(B)/train_gpt2cu ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which
-	@ln -f $< $@
+train_gpt2cu: $(B)/train_gpt2cu $(OF_MPI) ## build the program for NVIDIA GPUs (needs CUDA 12 or 13); GPU_ARCH="sm_80 sm_90" chooses which; NCCL=0 leaves NCCL out
+	@ln -f $^ .
 
 tests: $(if $(CLANG),,$(B)/train_gpt2cu_emulated) $(B)/train_gpt2 $(OF_MPI) $(B)/test_gpt2 $(TESTS)
 ladders: $(LADDERS)
@@ -283,7 +284,7 @@ endif
 $(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d $(if $(WERROR),-Werror all-warnings) -diag-suppress 1675 \
-	    -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) $(OF_PROGRAM) -lcublasLt -o $@
+	    $(if $(filter 0,$(NCCL)),-DNO_NCCL) -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) $(OF_PROGRAM) -lcublasLt -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"

@@ -41,19 +41,22 @@ public:
           ranks(*sharing.ranks),
           slices(update_slices(table, ranks.count(), sharing.muon)),
           mine(slices[static_cast<size_t>(ranks.rank())]),
+          held{mine.begin / aligned_values * aligned_values, mine.end},
           dev(std::move(device)),
           parameters(allocate<scalar>(dev, ParameterTable(c).size)),
           activations(allocate<scalar>(dev, acts.size)),
           status(allocate<StepStatus>(dev, 1)) {
         if (ranks.count() > 1 && !sharable) throw std::logic_error("this device cannot share an update among ranks");
-        if (mixed) master = allocate<wide>(dev, table.size);
+        if (mixed) master = allocate<wide>(dev, held.size());
         if (policy == ActivationPolicy::inference) return;
         gradients = allocate<wide>(dev, table.size);
         for (int64_t level = 0; level < tree_levels(sharing.shards); ++level)
             subtrees.push_back(allocate<wide>(dev, table.size));
-        m = allocate<wide>(dev, mine.size());
-        v = allocate<wide>(dev, mine.size());
+        m = allocate<wide>(dev, held.size());
+        v = allocate<wide>(dev, held.size());
+        if (ranks.count() == 1) return;
         received = allocate<wide>(dev, slice_sum::received_floats(ranks.count()));
+        run_squares = allocate<double>(dev, global_norm::runs(table.size));
     }
 
     // x + Attention(LN(x)), then x + MLP(LN(x)). In generation, `kept` has the keys and values of earlier positions.
@@ -228,38 +231,64 @@ public:
         // A graph of its own: the graph of a batch does not know whether an update follows.
         replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
             if (shared)
-                decide_over_ranks(of_step);
+                decide_by_sums(dev, status.get(), run_squares.get(), global_norm::runs(table.size), of_step);
             else
                 decide(dev, status.get(), gradients.get(), table.size, of_step);
             apply_update(of_step, params.use_muon);
-            if (shared) gather_parameters();
-            round_parameters(of_step, status.get());
+            if constexpr (mixed)
+                round_to(parameters.get() + mine.begin, weight(mine.begin), mine, of_step, status.get());
             zero_added_gradients();
         });
+        if (shared) gather_over_ranks(parameters.get());
         accumulate = false;
         const StepResult result = step_result(take(dev, status.get()));
         if (result.applied) last_applied = params.step;
         return result;
     }
 
+    HostState to_fill() override {
+        if constexpr (std::is_same_v<wide, float>) {
+            HostState host;
+            host.parameters = host_room(dev, weight(0), table.size, host.copies[0]);
+            if (m) host.m = host_room(dev, m.get() + padding(), mine.size(), host.copies[1]);
+            if (v) host.v = host_room(dev, v.get() + padding(), mine.size(), host.copies[2]);
+            return host;
+        }
+        throw std::logic_error("the files hold floats: only float models are read and written");
+    }
     HostState download() override {
         if constexpr (std::is_same_v<wide, float>) {
             HostState host;
-            host.parameters = from_device(dev, weights(), table.size, host.copies[0]);
-            host.m = from_device(dev, m.get(), table.size, host.copies[1]);
-            host.v = from_device(dev, v.get(), table.size, host.copies[2]);
+            wide* all = weight(0);
+            if (mixed && ranks.count() > 1) {  // between steps the gradients' memory is free
+                all = gradients.get();
+                copy(dev, all + mine.begin, weight(mine.begin), mine.size());
+                gather_over_ranks(all);
+            }
+            if (ranks.first()) host.parameters = from_device(dev, all, table.size, host.copies[0]);
+            if (all == gradients.get()) zero(dev, all, table.size);
+            if (m) host.m = from_device(dev, m.get() + padding(), mine.size(), host.copies[1]);
+            if (v) host.v = from_device(dev, v.get() + padding(), mine.size(), host.copies[2]);
             return host;
         }
         throw std::logic_error("the files hold floats: only float models are read and written");
     }
     void upload(const HostState& host) override {
         if constexpr (std::is_same_v<wide, float>) {
-            to_device(dev, weights(), host.parameters, table.size);
-            if (m) to_device(dev, m.get(), host.m, table.size);
-            if (v) to_device(dev, v.get(), host.v, table.size);
+            if (m) to_device(dev, m.get() + padding(), host.m, mine.size());
+            if (v) to_device(dev, v.get() + padding(), host.v, mine.size());
+            if constexpr (mixed) {
+                to_device(dev, weight(mine.begin), host.parameters + mine.begin, mine.size());
+                const UpdateParams last = with_rounding({.step = last_applied});
+                const wide* all = master.get();
+                if (ranks.count() > 1)
+                    to_device(dev, gradients.get(), host.parameters, table.size), all = gradients.get();
+                round_to(parameters.get(), all, {0, table.size}, on_device(dev, last), nullptr);
+                if (ranks.count() > 1) zero(dev, gradients.get(), table.size);
+            } else {
+                to_device(dev, weight(0), host.parameters, table.size);
+            }
         }
-        const UpdateParams last = with_rounding({.step = last_applied});
-        round_parameters(on_device(dev, last), nullptr);
         if (policy == ActivationPolicy::inference) master = nullptr;  // the layers read its rounded copy
         convert_weights(dev, parameters, config, table);
     }
@@ -269,12 +298,15 @@ public:
     const ActivationTable acts;
     Ranks& ranks;
     const std::vector<Slice> slices;  // of the parameters that each rank updates
-    const Slice mine;
+    // Of m, v and master there is only what this rank updates, from an aligned value on: a GPU adds in an order that
+    // depends on the alignment, which has to be that of one process.
+    const Slice mine, held;
     Device dev;
     Buffer<scalar> parameters, activations;
-    Buffer<wide> master, gradients, m, v;  // master: null unless mixed
+    Buffer<wide> gradients, m, v, master;  // master: null unless mixed
     std::vector<Buffer<wide>> subtrees;    // of the tree over the shards
     Buffer<wide> received;                 // parts of the gradients of other ranks
+    Buffer<double> run_squares;            // the sums of squares of the gradients' runs, if there are other ranks
     std::vector<double> batch_losses;      // of this rank's batches since the last update, if there are other ranks
     Buffer<StepStatus> status;
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
@@ -322,11 +354,12 @@ private:
             if (!p.matmul_weight) zero(dev, gradients.get() + p.offset, p.copies * p.stride);
     }
 
-    wide* weights() {  // what the optimizer works on
+    int64_t padding() const { return mine.begin - held.begin; }
+    wide* weight(int64_t at) {  // what the optimizer works on
         if constexpr (mixed)
-            return master.get();
+            return master.get() + (at - held.begin);
         else
-            return parameters.get();
+            return parameters.get() + at;
     }
 
     UpdateParams with_rounding(UpdateParams params) const {
@@ -334,14 +367,12 @@ private:
         return params;
     }
 
-    // The parameters that the layers read, from the optimizer's, unless `update` says that it was skipped.
-    void round_parameters(const UpdateParams* params, const StepStatus* update) {
-        if constexpr (mixed) {
-            if (rounding_seed)
-                round_stochastically(dev, parameters.get(), master.get(), table.size, params, update);
-            else
-                convert(dev, parameters.get(), master.get(), table.size, update);
-        }
+    // The parameters `part` that the layers read, from the optimizer's, unless `update` says that it was skipped.
+    void round_to(scalar* out, const wide* in, Slice part, const UpdateParams* params, const StepStatus* update) {
+        if (rounding_seed)
+            round_stochastically(dev, out, in, part.size(), params, update, part.begin);
+        else
+            convert(dev, out, in, part.size(), update);
     }
 
     wide* statistics(const Tensor& t, int64_t copy = 0) {
@@ -355,59 +386,51 @@ private:
             if (muon && p.muon()) {
                 for (int64_t l = 0; l < p.copies; ++l)
                     if (const int64_t at = p.at(l); mine.begin <= at && at < mine.end)
-                        matrices.push_back({weights() + at, m.get() + (at - mine.begin), gradients.get() + at,
-                                            p.shape[0], p.shape[1]});
+                        matrices.push_back(
+                            {weight(at), m.get() + (at - held.begin), gradients.get() + at, p.shape[0], p.shape[1]});
                 continue;
             }
             const Slice part = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine);
-            const int64_t at = part.begin, moments = at - mine.begin;
+            const int64_t at = part.begin, moments = at - held.begin;
             if (part.size() > 0)
-                adamw_update(dev, weights() + at, gradients.get() + at, m.get() + moments, v.get() + moments,
-                             part.size(), params, p.decay(), status.get());
+                adamw_update(dev, weight(at), gradients.get() + at, m.get() + moments, v.get() + moments, part.size(),
+                             params, p.decay(), status.get());
         }
         muon_update(dev, matrices, params, status.get());
     }
 
     // Over several ranks: the loss becomes that of all ranks' batches, added in order, and the gradients of this rank's
-    // slice those of all ranks.
+    // slice those of all ranks. Each rank sums the squares of the runs that begin in its slice, for all.
     void sum_over_ranks() {
         if constexpr (sharable) {
-            double& loss = status.get()->loss = 0;
+            double loss = 0;
             for (const double of_batch : all_gather(ranks, std::span<const double>(batch_losses))) loss += of_batch;
             batch_losses.clear();
-            const Timed timed(dev, "sum over ranks", 0, 4 * prod(table.size - mine.size()));
-            const auto size = static_cast<size_t>(slice_sum::received_floats(ranks.count()));
-            sum_slice(dev, ranks, gradients.get(), std::span<const Slice>(slices), std::span(received.get(), size));
-            complete_last_run(ranks, gradients.get(), std::span<const Slice>(slices), global_norm::run);
-        }
-    }
-
-    // decide(), where each rank sums the squares of the runs that begin in its slice; all add the runs in order.
-    void decide_over_ranks(const UpdateParams* params) {
-        if constexpr (sharable) {
+            to_device(dev, &status.get()->loss, &loss, 1);
             constexpr int64_t run = global_norm::run;
+            {
+                const Timed timed(dev, "sum over ranks", 0, 4 * prod(table.size - mine.size()));
+                const auto size = static_cast<size_t>(slice_sum::received_floats(ranks.count()));
+                sum_slice(dev, ranks, gradients.get(), std::span<const Slice>(slices), std::span(received.get(), size));
+                complete_last_run(dev, ranks, gradients.get(), std::span<const Slice>(slices), run);
+            }
             std::vector<int64_t> cuts;
             for (const Slice& s : slices) cuts.push_back(global_norm::runs(s.begin));
             cuts.push_back(global_norm::runs(table.size));
-            std::vector<double> sums(static_cast<size_t>(cuts.back()));
             const int64_t first = cuts[static_cast<size_t>(ranks.rank())],
                           end = std::min(cuts[static_cast<size_t>(ranks.rank()) + 1] * run, table.size);
-            sums_of_squares(dev, sums.data() + first, gradients.get() + first * run, end - first * run);
-            all_gather(ranks, sums.data(), cuts);
-            status.get()->squared_norm = std::accumulate(sums.begin(), sums.end(), 0.0);
-            decide_by_norm(status.get(), params);
+            sums_of_squares(dev, run_squares.get() + first, gradients.get() + first * run, end - first * run);
+            all_gather_on(dev, ranks, run_squares.get(), cuts);
         }
     }
 
-    // The slices that the other ranks have updated.
-    void gather_parameters() {
-        if constexpr (sharable) {
-            if (!status.get()->apply) return;
-            const Timed timed(dev, "gather over ranks", 0, 4 * prod(mine.size(), ranks.count() - 1));
-            std::vector<int64_t> cuts{0};
-            for (const Slice& s : slices) cuts.push_back(s.end);
-            all_gather(ranks, weights(), cuts);
-        }
+    // Fetches the other ranks' slices of x.
+    template <class T>
+    void gather_over_ranks(T* x) {
+        const Timed timed(dev, "gather over ranks", 0, prod(sizeof(T), mine.size(), ranks.count() - 1));
+        std::vector<int64_t> cuts{0};
+        for (const Slice& s : slices) cuts.push_back(s.end);
+        all_gather_on(dev, ranks, x, cuts);
     }
 
     static constexpr const scalar* no_residual = nullptr;

@@ -28,8 +28,11 @@ struct Model {
         float *parameters = nullptr, *m = nullptr, *v = nullptr;
         std::array<HostBuffer<float>, 3> copies{};  // own what the pointers point to, if they are copies
     };
+    // Of several ranks, all call download() together, and only the first one gets parameters.
     virtual HostState download() = 0;
     virtual void upload(const HostState& host) = 0;
+    // Memory for what upload() takes, in which download()'s values need not be yet.
+    virtual HostState to_fill() = 0;
 
     // A device with parameters in bf16 rounds them stochastically in upload() and update(), or to nearest without a
     // seed. The bits depend on the last step whose update was applied, so that a resumed run rounds to the same ones.

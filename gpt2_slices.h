@@ -15,6 +15,9 @@ struct Sharing {
     bool muon = false;  // Muon is the optimizer
 };
 
+// Slices begin at a multiple of this, but for Muon's matrices: a GPU accesses as many values at a time.
+constexpr int64_t aligned_values = 8;
+
 // A slice for each rank, one after the other. No slice ends inside a matrix that Muon updates. They take about equally
 // long to update; what is expensive in Muon is left to one rank per matrix.
 inline std::vector<Slice> update_slices(const ParameterTable& table, int64_t ranks, bool muon) {
@@ -37,8 +40,8 @@ inline std::vector<Slice> update_slices(const ParameterTable& table, int64_t ran
                 const double wanted = total * static_cast<double>(slices.size()) / static_cast<double>(ranks) - before;
                 if (std::ssize(slices) == ranks || wanted > (whole ? of_piece / 2 : of_piece)) break;
                 const double part = whole ? 0 : std::max(0.0, wanted / of_piece);
-                const int64_t cut =
-                    std::max(slices.back().begin, p.at(l) + static_cast<int64_t>(part * static_cast<double>(p.stride)));
+                const int64_t at = p.at(l) + static_cast<int64_t>(part * static_cast<double>(p.stride)),
+                              cut = std::max({slices.back().begin, p.at(l), at / aligned_values * aligned_values});
                 slices.back().end = cut;
                 slices.push_back({cut, cut});
             }

@@ -1,5 +1,9 @@
 // The interface of device_model.h for an NVIDIA GPU: train_gpt2cu is linked with this file.
+#include <unistd.h>
+
+#include <array>
 #include <cstdlib>
+#include <optional>
 
 #include "layers/layers.cuh"
 #include "device/cuda/peak.cuh"
@@ -8,6 +12,7 @@
 #include "gpt2.h"
 #include "gpt2_nonfinite.h"
 #include "io/file/error.h"
+#include "program/launch.h"
 #include "program/memory_plan.h"
 
 namespace {
@@ -18,8 +23,20 @@ constexpr int64_t peak_size = 4096;  // of the square matrices in the matmul tha
 constexpr int64_t peak_size = 64;  // the emulator is slow
 #endif
 
-// Makes GPU number `index` the current device.
-void use_device(int64_t index) {
+// What distinguishes the GPUs of a machine. Each process has emulated GPUs of its own.
+using GpuPlace = std::array<int, 3>;
+GpuPlace current_gpu() {
+#ifdef __CUDACC__
+    return {device_attribute(cudaDevAttrPciDomainId), device_attribute(cudaDevAttrPciBusId),
+            device_attribute(cudaDevAttrPciDeviceId)};
+#else
+    return {getpid(), 0, 0};
+#endif
+}
+
+// Makes GPU number `index` the current device, for one process. For one of several ranks on a machine it is the rank's
+// number there, unless --device is given; a launcher may show each rank only its own GPU, as number 0.
+void use_device(const Options& options, const Ranks& ranks) {
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);  // by default CUDA numbers GPUs in another order than nvidia-smi
     const std::string remedy =
         "check nvidia-smi; ./train_gpt2 (make train_gpt2) trains on the CPU, with the same options";
@@ -29,6 +46,7 @@ void use_device(int64_t index) {
         throw InputError("--device: no usable NVIDIA GPU" +
                          (error == cudaSuccess ? "" : " (" + std::string(cudaGetErrorString(error)) + ")") + "; " +
                          remedy);
+    const int64_t index = options.given("device") ? options.device : ranks.before_on_this_host() % count;
     if (index >= count)
         throw InputError("--device: there is no GPU " + std::to_string(index) + ", only 0 … " +
                          std::to_string(count - 1) + "; " + remedy);
@@ -55,10 +73,26 @@ int64_t free_memory() {
     return static_cast<int64_t>(free);
 }
 
+// NCCL refuses two ranks on one GPU, which would wait for each other. NCCL_HOSTID makes it take ranks for ones on
+// different machines, so that several can be tried on one GPU.
+void refuse_shared_gpus(const Ranks& ranks, const std::vector<GpuPlace>& gpus) {
+    if (std::getenv("NCCL_HOSTID")) return;
+    const auto mine = static_cast<size_t>(ranks.rank());
+    for (size_t r = 0; r < mine; ++r)
+        if (gpus[r] == gpus[mine] && ranks.hosts()[r] == ranks.hosts()[mine])
+            throw InputError("mpirun: " + std::to_string(ranks.on_this_host()) + " processes on " +
+                             ranks.hosts()[mine] +
+                             ", of which two have the same GPU; start one for each GPU, without "
+                             "--device");
+}
+
 // Host memory that a model takes while it is read or saved, in bytes. Throws InputError if there is less.
-int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy) {
-    const int64_t copies = policy == ActivationPolicy::inference ? 1 : 3;  // parameters, AdamW's moments
-    const int64_t bytes = copies * ParameterTable(config).size * 4, available = available_memory();
+int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy, const Sharing& sharing) {
+    const ParameterTable table(config);
+    const Ranks& ranks = *sharing.ranks;
+    const Slice mine = update_slices(table, ranks.count(), sharing.muon)[static_cast<size_t>(ranks.rank())];
+    const int64_t moments = policy == ActivationPolicy::inference ? 0 : 2 * mine.size();
+    const int64_t bytes = (table.size + moments) * 4, available = available_memory() / ranks.on_this_host();
     if (bytes > available)
         throw InputError("host memory: " + mebibytes(available) + " available, " + mebibytes(bytes) +
                          " needed to read and save the model; make the model smaller");
@@ -85,13 +119,32 @@ auto for_dtype(const Options& options, const F& f) {
 
 bool on_gpu() { return true; }
 
+void connect_devices(const Options& options, Ranks& ranks) {
+    if (ranks.count() == 1) return;
+    std::optional<NcclLibrary> library;
+    GpuPlace gpu{};
+    on_all(ranks, [&] {
+        use_device(options, ranks);
+        gpu = current_gpu();
+        try {
+            library.emplace();
+        } catch (const std::runtime_error& error) {
+            throw InputError("mpirun: several processes need NCCL (" + std::string(error.what()) +
+                             "); install libnccl2 and libnccl-dev and run make again, or start one process");
+        }
+    });
+    const std::vector<GpuPlace> gpus = all_gather(ranks, gpu);
+    on_all(ranks, [&] { refuse_shared_gpus(ranks, gpus); });
+    ranks.nccl = std::make_shared<Nccl>(*library, ranks);
+}
+
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy, Ranks& ranks) {
     if (config.head_size() > attention_plain::most_channels)
         throw InputError("attention: the head size " + std::to_string(config.head_size()) +
                          " (channels / heads) is above the GPU kernels' limit of " +
                          std::to_string(attention_plain::most_channels) + "; choose more heads");
-    use_device(options.device);
+    use_device(options, ranks);
     return for_dtype(options, [&]<class Scalar>(Scalar) {
         const MemoryPlan plan(config, B, T, policy, cache_size(options, config),
                               {.scalar = sizeof(Scalar), .wide = 4, .sharing = sharing(options, ranks)}, [&] {
@@ -100,7 +153,8 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                                          (int64_t{32} << 20);  // and cuBLASLt's
                               });
         plan.check(free_memory(), remedy);
-        return plan.text() + "; host memory to read and save it: " + mebibytes(check_host_memory(config, policy));
+        return plan.text() + "; host memory to read and save it: " +
+               mebibytes(check_host_memory(config, policy, sharing(options, ranks)));
     });
 }
 

@@ -272,13 +272,18 @@ void replay(Device&, const ReplayKey&, const F& f) {
     f();
 }
 
-// The place where the host reads x (n). On a device with its own memory it is a copy, owned by `copy`.
+// The place where the host reads x (n). On a device with its own memory it is a copy, owned by `copy`. host_room
+// copies nothing yet: the host will write there, for to_device.
 template <HostDevice Device>
 float* from_device(Device&, float* x, int64_t, HostBuffer<float>&) {
     return x;
 }
-// x (n) on the device = host (n), which may be x
 template <HostDevice Device>
-void to_device(Device&, float* x, const float* host, int64_t n) {
+float* host_room(Device&, float* x, int64_t, HostBuffer<float>&) {
+    return x;
+}
+// x (n) on the device = host (n), which may be x
+template <HostDevice Device, class T>
+void to_device(Device&, T* x, const T* host, int64_t n) {
     if (x != host) std::copy_n(host, n, x);
 }

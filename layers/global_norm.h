@@ -3,9 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <numeric>
 
 #include "device/device.h"
 #include "device/update.h"
+
+namespace global_norm {
+
+// The squares are summed in runs of this many values, each by one rank. The sums of the runs are added in one order.
+constexpr int64_t run = 4096;
+constexpr int64_t runs(int64_t n) { return (n + run - 1) / run; }
+
+}  // namespace global_norm
 
 template <class T>
 double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
@@ -33,6 +43,13 @@ inline void decide_by_norm(StepStatus* s, const UpdateParams* params) {
     const double norm = std::sqrt(s->squared_norm);
     s->grad_scale = clip_scale(norm, params->clip);
     s->apply = s->loss <= params->max_loss && norm <= params->max_norm;
+}
+
+// The same from the sums of squares of all runs.
+template <HostDevice Device>
+void decide_by_sums(Device&, StepStatus* s, const double* sums, int64_t runs, const UpdateParams* params) {
+    s->squared_norm = std::accumulate(sums, sums + runs, 0.0);
+    decide_by_norm(s, params);
 }
 
 // Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params.

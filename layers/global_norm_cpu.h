@@ -8,8 +8,6 @@
 
 namespace global_norm {
 
-constexpr int64_t run = 4096;
-inline int64_t runs(int64_t n) { return (n + run - 1) / run; }
 inline int64_t shared_floats(int64_t n) { return 2 * runs(n); }  // a double for each run
 
 }  // namespace global_norm

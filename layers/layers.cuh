@@ -11,5 +11,7 @@
 #include "layers/layernorm.cuh"
 #include "layers/matmul.cuh"
 #include "layers/muon.cuh"
+#include "device/cuda/nccl.cuh"
 #include "device/cuda/rounding.cuh"
 #include "device/cuda/step.cuh"
+#include "device/cuda/tree.cuh"

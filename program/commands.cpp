@@ -74,7 +74,7 @@ Loaded load(const Options& options, int64_t B, int64_t seq) {
                 options.command == "generate" ? "make --samples smaller" : "make --batch or --seq smaller");
     auto model = make_model(options, config, B, T, ActivationPolicy::inference);
     {
-        const Model::HostState host = model->download();
+        const Model::HostState host = model->to_fill();
         read_finite_model(path, config, host.parameters);
         model->upload(host);
     }

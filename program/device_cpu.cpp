@@ -37,6 +37,8 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
 
 }  // namespace
 
+void connect_devices(const Options&, Ranks&) {}
+
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy, Ranks& ranks) {
     if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)

@@ -15,6 +15,10 @@ inline Sharing sharing(const Options& options, Ranks& ranks) {
     return {.shards = options.shards / ranks.count(), .ranks = &ranks, .muon = options.optimizer == "muon"};
 }
 
+// Lets the devices of a training run's ranks exchange what lies in their own memory. All ranks call it together, before
+// the other functions; what it throws on one rank alone ends all of them.
+void connect_devices(const Options& options, Ranks& ranks);
+
 // Returns one line about the memory that a model for batches of at most B x T tokens takes. Throws InputError if that
 // is more than is available (with `remedy` in the message), or if the device does not support the options.
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,

@@ -14,6 +14,7 @@
 #include "program/control_group.h"
 #include "gpt2_slices.h"
 #include "gpt2_tensors.h"
+#include "layers/global_norm.h"
 #include "io/file/error.h"
 #include "device/platform.h"
 
@@ -44,7 +45,8 @@ struct MemoryPlan {
 
     // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs no
     // second moments for the matrices that it updates. A step of several shards needs a buffer per level of their tree.
-    // Of several ranks, each has the moments of its slice, and a buffer for parts of the others' gradients.
+    // Of several ranks, each has the moments and originals of its slice, and buffers for parts of the others' gradients
+    // and for the norm of all.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         bool second_moments_of_matrices = true;
@@ -64,18 +66,19 @@ struct MemoryPlan {
         const ParameterTable table(config);
         const int64_t parameters = table.size;
         rows.emplace_back("parameters", parameters * sizes.scalar);
-        if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", parameters * sizes.wide);
+        const auto& [shards, ranks, muon] = sizes.sharing;
+        const Slice mine = update_slices(table, ranks->count(), muon)[static_cast<size_t>(ranks->rank())];
+        if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", mine.size() * sizes.wide);
         if (policy != ActivationPolicy::inference) {
-            const auto& [shards, ranks, muon] = sizes.sharing;
             rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(shards)));
-            const Slice mine = update_slices(table, ranks->count(), muon)[static_cast<size_t>(ranks->rank())];
             int64_t moments = 2 * mine.size();
             for (const Parameter& p : table.rows)
                 if (p.muon() && !sizes.second_moments_of_matrices)
                     moments -= Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
             rows.emplace_back("optimizer state", moments * sizes.wide);
             if (ranks->count() > 1)
-                rows.emplace_back("exchange", slice_sum::received_floats(ranks->count()) * sizes.wide);
+                rows.emplace_back("exchange", slice_sum::received_floats(ranks->count()) * sizes.wide +
+                                                  global_norm::runs(parameters) * 8);
         }
         const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar, cache);
         rows.emplace_back("activations", activations.size * sizes.scalar);

@@ -265,7 +265,6 @@ void Options::fill_defaults() {
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
     refuse_if(ranks > 1 && command != "train", "mpirun: " + command + " runs in one process; start it without mpirun");
-    refuse_if(ranks > 1 && on_gpu, "mpirun: train_gpt2cu trains in one process so far; start it without mpirun");
     refuse_if(command == "eval" && data.empty() && choices.empty(),
               "--data: missing; give a text file or token shards to evaluate on, or examples with --choices");
     refuse_if(command == "eval" && data.empty() && given("stride"), "--stride: is for --data; leave it out");

@@ -38,6 +38,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         if (!ranks.first()) check_run_directory(options.out, holder);
     });
     if (options.resume) on_first_then_others(ranks, [&] { find_what_to_resume(); });
+    connect_devices(options, ranks);
     GPT2Config config;
     const bool fresh = checkpoint.empty() && options.init.empty();
     const std::string start = checkpoint.empty() ? options.init : checkpoint;
@@ -59,7 +60,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     on_all(ranks, [&] { open_data(config.vocab); });
     on_all(ranks, [&] {
         model = make_model(options, config, options.batch, options.seq, policy, ranks);
-        const Model::HostState host = model->download();
+        const Model::HostState host = model->to_fill();
         if (fresh)
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
         else

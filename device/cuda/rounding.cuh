@@ -21,13 +21,14 @@ __device__ __forceinline__ bool is_skipped(const StepStatus* status) { return st
 template <bool PACKED>
 __global__ void __launch_bounds__(elements_block)
     round_stochastically_kernel(bf16* __restrict__ out, const float* __restrict__ in, int64_t n,
-                                const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
+                                const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status,
+                                int64_t index) {
     if (is_skipped(status)) return;
-    const int64_t first = (int64_t{blockIdx.x} * elements_block + threadIdx.x) * 8;
+    const int64_t thread = int64_t{blockIdx.x} * elements_block + threadIdx.x, first = 8 * thread - index % 8;
     if (first >= n) return;
-    const Philox random = Random{params->rounding_seed, Purpose::rounding, params->step}.bits(first / 8);
+    const Philox random = Random{params->rounding_seed, Purpose::rounding, params->step}.bits(index / 8 + thread);
     const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
-    if (PACKED && first + 8 <= n) {
+    if (PACKED && first >= 0 && first + 8 <= n) {
         float x[8];
         bf16 y[8];
         load_once(x, in + first);
@@ -36,22 +37,26 @@ __global__ void __launch_bounds__(elements_block)
         memcpy(&packed_values, y, sizeof y);
         __stwb(reinterpret_cast<int4*>(out + first), packed_values);
     } else {
-        UNROLL for (int v = 0; v < 8; ++v) if (first + v < n) out[first + v] = round_by(in[first + v], bits(v));
+        UNROLL for (int v = 0; v < 8; ++v) if (first + v >= 0 && first + v < n) out[first + v] =
+            round_by(in[first + v], bits(v));
     }
 }
 
 // out (n) = in (n), each value rounded to one of its two neighbours in bf16, the nearer one with the higher
 // probability, so that the expected value is in's. The same rounding_seed, step and index give the same bits. Nothing
-// is written if status->apply is 0; a null status rounds always. params and status are in device memory.
+// is written if status->apply is 0; a null status rounds always. params and status are in device memory. `index` is
+// that of the first value, if these are a part of a buffer.
 inline void round_stochastically(Cuda& dev, bf16* out, const float* in, int64_t n, const UpdateParams* params,
-                                 const StepStatus* status) {
+                                 const StepStatus* status, int64_t index = 0) {
     const Timed timed(dev, "round_stochastically", 0, 6 * prod(n));
     if (n == 0) return;
-    const auto blocks = static_cast<unsigned>((n + 8 * elements_block - 1) / (8 * elements_block));
-    if (can_pack<bf16>(8, out, in))
-        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, params, status);
+    const auto blocks = static_cast<unsigned>((n + index % 8 + 8 * elements_block - 1) / (8 * elements_block));
+    if (can_pack<bf16>(8, out - index % 8, in - index % 8))
+        LAUNCH(round_stochastically_kernel<true>, blocks, elements_block, 0, dev.stream, out, in, n, params, status,
+               index);
     else
-        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, params, status);
+        LAUNCH(round_stochastically_kernel<false>, blocks, elements_block, 0, dev.stream, out, in, n, params, status,
+               index);
 }
 
 template <int V, class Out, class In>

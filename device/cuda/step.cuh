@@ -225,10 +225,13 @@ T take(Cuda& dev, T* x) {
     return value;
 }
 
-// Returns a copy of x (n) in host memory, owned by `copy`; null if x is null.
-inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
-    if (!x) return nullptr;
+// Returns memory of the host for x (n), owned by `copy`, and, for from_device, a copy of x there.
+inline float* host_room(Cuda&, float*, int64_t n, HostBuffer<float>& copy) {
     copy = host_allocate<float>(n);
+    return copy.get();
+}
+inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
+    host_room(dev, x, n, copy);
     cuda_check(
         cudaMemcpyAsync(copy.get(), x, static_cast<size_t>(n) * sizeof(float), cudaMemcpyDeviceToHost, dev.stream),
         "cudaMemcpy");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,11 @@ public:
     bool first() const { return rank_ == 0; }
     // The name of each rank's machine.
     const std::vector<std::string>& hosts() const { return hosts_; }
-    // The number of ranks on this rank's machine.
+    // The number of ranks on this rank's machine, and how many of them come before this one.
     int64_t on_this_host() const { return std::ranges::count(hosts_, hosts_[static_cast<size_t>(rank_)]); }
+    int64_t before_on_this_host() const {
+        return std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[static_cast<size_t>(rank_)]);
+    }
     // "rank 3 on node7"
     std::string name(int64_t rank) const {
         return "rank " + std::to_string(rank) + " on " + hosts_[static_cast<size_t>(rank)];
@@ -45,7 +49,8 @@ public:
     // Ends all ranks at once with this exit status.
     virtual void abort(int status) = 0;
 
-    double sent_bytes = 0;  // by this rank so far
+    double sent_bytes = 0;              // by this rank so far
+    std::shared_ptr<struct Nccl> nccl;  // between the ranks' GPUs, if they have them (device/cuda/nccl.cuh)
 
 protected:
     int64_t rank_ = 0, count_ = 1;
@@ -65,9 +70,9 @@ inline Ranks& alone() {
 }
 
 // x has a part for each rank, which begins at cuts[rank] and ends at cuts[rank + 1]. Every rank has its own part and
-// gets the others'.
-template <class T>
-void all_gather(Ranks& ranks, T* x, std::span<const int64_t> cuts) {
+// gets the others', by exchange(sends, receives).
+template <class T, class Exchange>
+void all_gather_by(const Exchange& exchange, Ranks& ranks, T* x, std::span<const int64_t> cuts) {
     std::vector<Message> sends, receives;
     const auto part = [&](int64_t of, int64_t to) {
         const auto i = static_cast<size_t>(of);
@@ -77,7 +82,11 @@ void all_gather(Ranks& ranks, T* x, std::span<const int64_t> cuts) {
         sends.push_back(part(ranks.rank(), to));
         receives.push_back(part(from, from));
     });
-    ranks.exchange(sends, receives);
+    exchange(sends, receives);
+}
+template <class T>
+void all_gather(Ranks& ranks, T* x, std::span<const int64_t> cuts) {
+    all_gather_by([&](const auto&... messages) { ranks.exchange(messages...); }, ranks, x, cuts);
 }
 
 // Every rank's `mine` (the same number on all), in the order of the ranks.

@@ -25,15 +25,29 @@ struct Slice {
 namespace slice_sum {
 
 // Floats that are received from each rank at a time: 16 MiB for all of them together, in pieces that are worth a
-// message.
+// message, and aligned for a GPU's widest accesses.
 inline int64_t chunk_floats(int64_t ranks) {
-    return std::max<int64_t>(int64_t{1} << 14, (int64_t{4} << 20) / std::max<int64_t>(ranks - 1, 1));
+    return std::max<int64_t>(int64_t{1} << 14, (int64_t{4} << 20) / std::max<int64_t>(ranks - 1, 1) / 8 * 8);
 }
 // The memory that sum_slice needs for what it receives.
 inline int64_t received_floats(int64_t ranks) { return ranks == 1 ? 0 : (ranks - 1) * chunk_floats(ranks); }
 
-// Adds parts[0 … 2^n - 1], of n values each, as the leaves of a balanced binary tree, into parts[result].
+}  // namespace slice_sum
+
+// Ranks::exchange() of what lies in the device's memory.
+template <HostDevice Device>
+void exchange_on(Device&, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
+    ranks.exchange(sends, receives);
+}
+
+// Ranks' all_gather() of x in the device's memory.
 template <class Device, class T>
+void all_gather_on(Device& dev, Ranks& ranks, T* x, std::span<const int64_t> cuts) {
+    all_gather_by([&](const auto&... messages) { exchange_on(dev, ranks, messages...); }, ranks, x, cuts);
+}
+
+// Adds parts[0 … 2^n - 1], of n values each, as the leaves of a balanced binary tree, into parts[result].
+template <HostDevice Device, class T>
 void add_as_tree(Device& dev, std::vector<T*> parts, size_t result, int64_t n) {
     T* const into = parts[result];
     for (size_t step = 1; step < parts.size(); step *= 2)
@@ -42,8 +56,6 @@ void add_as_tree(Device& dev, std::vector<T*> parts, size_t result, int64_t n) {
             add(dev, parts[i], parts[i + step], n);
         }
 }
-
-}  // namespace slice_sum
 
 // Slice r of x = the sum over the ranks of their slice r, on rank r; the rest of x stays as it is. The slices do not
 // overlap, because a rank sends its parts of the others' slices while it sums its own. The number of ranks is a power
@@ -70,15 +82,15 @@ void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, s
             place += chunk;
         });
         parts[static_cast<size_t>(ranks.rank())] = x + piece(mine).begin;
-        ranks.exchange(sends, receives);
-        slice_sum::add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
+        exchange_on(dev, ranks, sends, receives);
+        add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
     }
 }
 
 // x, cut into runs of `run` values, has a sum in each rank's slice. This fetches what follows the own slice up to the
 // end of its last run.
-template <class T>
-void complete_last_run(Ranks& ranks, T* x, std::span<const Slice> slices, int64_t run) {
+template <class Device, class T>
+void complete_last_run(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, int64_t run) {
     const int64_t size = slices.back().end;
     const auto shared = [&](int64_t has, int64_t needs) {
         const int64_t end = slices[static_cast<size_t>(needs)].end;
@@ -91,5 +103,5 @@ void complete_last_run(Ranks& ranks, T* x, std::span<const Slice> slices, int64_
         sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
         receives.push_back({from, x + mine.begin, mine.size() * static_cast<int64_t>(sizeof(T))});
     });
-    ranks.exchange(sends, receives);
+    exchange_on(dev, ranks, sends, receives);
 }

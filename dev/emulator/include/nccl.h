@@ -1,0 +1,1 @@
+#include "dev/emulator/nccl_on_cpu.h"
