@@ -417,9 +417,9 @@ private:
             std::vector<int64_t> cuts;
             for (const Slice& s : slices) cuts.push_back(global_norm::runs(s.begin));
             cuts.push_back(global_norm::runs(table.size));
-            const int64_t first = cuts[static_cast<size_t>(ranks.rank())],
+            const int64_t first = cuts[static_cast<size_t>(ranks.rank())], begin = std::min(first * run, table.size),
                           end = std::min(cuts[static_cast<size_t>(ranks.rank()) + 1] * run, table.size);
-            sums_of_squares(dev, run_squares.get() + first, gradients.get() + first * run, end - first * run);
+            sums_of_squares(dev, run_squares.get() + first, gradients.get() + begin, end - begin);
             all_gather_on(dev, ranks, run_squares.get(), cuts);
         }
     }

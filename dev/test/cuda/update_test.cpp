@@ -1,9 +1,12 @@
-// Compares GELU, the step's status, AdamW and rounding on Cuda with Reference: in the emulator or on a GPU.
+// Compares GELU, the step's status, AdamW, rounding and the sum over ranks on Cuda with Reference or the Cpu: in the
+// emulator or on a GPU.
 #include "layers/adamw.cuh"
 #include "layers/gelu.cuh"
 #include "layers/global_norm.cuh"
 #include "layers/global_norm.h"
 #include "device/cuda/rounding.cuh"
+#include "device/cuda/tree.cuh"
+#include "device/parallel/slices.h"
 
 #include "dev/test/cuda/cuda_check.h"
 
@@ -107,6 +110,26 @@ TEST(CudaStepStatus, TheSameBitsInEveryOrder) {
         std::memcpy(bits.data(), &got, sizeof got);
         return bits;
     });
+}
+
+// As ranks compute it: each sums the squares of its runs, and one adds them all.
+TEST(CudaStepStatus, TheSameBitsFromRunsThatWereSummedApart) {
+    for (const int64_t n : {int64_t{5}, 3 * global_norm::run, 7 * global_norm::run + 3}) {
+        Cuda dev;
+        CudaTensor<float> x(dev, uniform(n));
+        const auto whole = allocate<StepStatus>(dev, 1), parts = allocate<StepStatus>(dev, 1);
+        const auto params = copied(dev, UpdateParams{.clip = 1});
+        decide(dev, whole.get(), x.on(dev), n, params.get());
+        const int64_t runs = global_norm::runs(n);
+        const auto sums = allocate<double>(dev, runs);
+        for (int64_t first = 0; first < runs; first += 2) {
+            const int64_t begin = first * global_norm::run, end = std::min(n, begin + 2 * global_norm::run);
+            sums_of_squares(dev, sums.get() + first, x.on(dev) + begin, end - begin);
+        }
+        decide_by_sums(dev, parts.get(), sums.get(), runs, params.get());
+        EXPECT_EQ(status_of(dev, parts).squared_norm, status_of(dev, whole).squared_norm) << n;
+        EXPECT_EQ(status_of(dev, parts).grad_scale, status_of(dev, whole).grad_scale) << n;
+    }
 }
 
 struct Case {
@@ -281,6 +304,48 @@ TEST(StochasticRounding, DependsOnSeedStepAndIndexAlone) {
     x.resize(100);
     const std::vector<uint16_t> fewer = bits_of(rounded(dev, x, 1, 1));
     EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), once.begin()));
+}
+
+// As ranks round it: each a slice, which need not begin at a vector's boundary.
+TEST(StochasticRounding, TheSameBitsInParts) {
+    Cuda dev;
+    constexpr int64_t n = 4999;
+    const std::vector<float> x(n, 1.00390625f);
+    const std::vector<uint16_t> once = bits_of(rounded(dev, x, 1, 1));
+    const auto params = copied(dev, UpdateParams{.rounding_seed = 1, .step = 1});
+    for (const int64_t offset : {0, 1}) {
+        const auto in = cuda_allocate<float>(n + offset);
+        const auto out = allocate<bf16>(dev, n + offset);
+        to_device(dev, in.get() + offset, x.data(), n);
+        const int64_t cuts[] = {0, 5, 6, 8, 1003, 4096, n};
+        for (size_t part = 0; part + 1 < std::size(cuts); ++part)
+            round_stochastically(dev, out.get() + offset + cuts[part], in.get() + offset + cuts[part],
+                                 cuts[part + 1] - cuts[part], params.get(), nullptr, cuts[part]);
+        EXPECT_EQ(bits_of(to_host(dev, out.get() + offset, n)), once) << offset;
+    }
+}
+
+// Leaves of very different sizes make the order visible. The sum goes into each of the leaves in turn.
+TEST(CudaTree, HasTheBitsOfTheCpu) {
+    for (const size_t count : {2, 4, 8, 32})
+        for (const bool misaligned : {false, true})
+            for (const size_t result : {size_t{0}, count - 1}) {
+                Cuda dev;
+                Cpu cpu;
+                constexpr int64_t n = 303;
+                std::vector<CudaTensor<float>> leaves;
+                std::vector<std::vector<float>> on_cpu;
+                std::vector<float*> parts, cpu_parts;
+                for (size_t leaf = 0; leaf < count; ++leaf) {
+                    leaves.emplace_back(dev, uniform(n, leaf % 3 == 0 ? 1e6 : 1), misaligned && leaf == count / 2);
+                    on_cpu.push_back(leaves.back().values());
+                }
+                for (size_t leaf = 0; leaf < count; ++leaf)
+                    parts.push_back(leaves[leaf].on(dev)), cpu_parts.push_back(on_cpu[leaf].data());
+                add_as_tree(dev, parts, result, n);
+                add_as_tree(cpu, cpu_parts, result, n);
+                ASSERT_EQ(leaves[result].values(), on_cpu[result]) << count << ", " << result;
+            }
 }
 
 TEST(Convert, ToNearestAndBack) {

@@ -309,3 +309,72 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         expect_same_run("whole", out);
     }
 }
+
+// train_gpt2cu in the emulator, whose NCCL sends bytes between processes as NVIDIA's does between GPUs.
+class RanksOfCuda : public RanksOfMpi {
+protected:
+    RanksOfCuda() : cpu(binary()) {
+        setenv("TRAIN_GPT2", (cpu + "cu_emulated").c_str(), 1);
+        if (!fs::exists(binary())) missing = "no emulator";
+    }
+    ~RanksOfCuda() override { setenv("TRAIN_GPT2", cpu.c_str(), 1); }
+    // Odd sizes, so that slices begin within a vector, and few values, as the emulator is slow. Four batches a step.
+    std::vector<std::string> small(const std::string& out, const Args& more = {}) const {
+        Args args = more;
+        args.insert({{"device", "0"},
+                     {"heads", "3"},
+                     {"channels", "21"},
+                     {"context", "7"},
+                     {"seq", "7"},
+                     {"batch", "1"},
+                     {"total-batch", "28"},
+                     {"shards", "4"},
+                     {"steps", "3"},
+                     {"save-every", "1"},
+                     {"keep", "0"},
+                     {"eval-every", "0"},
+                     {"schedule", "constant"},
+                     {"clip", "0.3"}});
+        return training(out, args);
+    }
+    // Expects the same log, and the same bytes in every file of every checkpoint, but for the time that it took.
+    void expect_same_checkpoints(const std::string& a, const std::string& b) const {
+        expect_same_run(a, b);
+        int files = 0;
+        for (const auto& item : fs::recursive_directory_iterator(at(a))) {
+            const std::string file = item.path().string().substr(at(a).size());
+            if (!file.starts_with("/step_") || !item.is_regular_file() || file.ends_with("trainer_state.json"))
+                continue;
+            EXPECT_TRUE(read_bytes(at(a) + file) == read_bytes(at(b) + file)) << a << ", " << b << ": " << file;
+            ++files;
+        }
+        EXPECT_GT(files, 6);
+    }
+    const std::string cpu;
+};
+
+// In bf16, rounded stochastically by the owners; two batches per rank are accumulated where there are two ranks.
+TEST_F(RanksOfCuda, TrainTheModelOfOneProcessAndResumeOnAnotherNumber) {
+    start_with(0);
+    expect_done(small("one"));
+    start_with(2);
+    expect_done(small("two"));
+    expect_same_checkpoints("one", "two");
+    if (is_sanitized()) return;
+    expect_done(small("resumed", {{"steps", "1"}}));
+    for (const int ranks : {4, 0}) {
+        start_with(ranks);
+        expect_done({"train", "--resume", "--out", at("resumed"), "--device", "0", "--steps", ranks == 4 ? "2" : "3"});
+    }
+    expect_same_checkpoints("one", "resumed");
+}
+
+TEST_F(RanksOfCuda, ShareMuonInFp32) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    const Args options = {{"optimizer", "muon"}, {"dtype", "fp32"}, {"steps", "2"}, {"eval-every", "2"}};
+    start_with(0);
+    expect_done(small("one", options));
+    start_with(4);
+    expect_done(small("ranks", options));
+    expect_same_checkpoints("one", "ranks");
+}
