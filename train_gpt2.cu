@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 
 #include "layers/layers.cuh"
@@ -136,6 +137,13 @@ void connect_devices(const Options& options, Ranks& ranks) {
     const std::vector<GpuPlace> gpus = all_gather(ranks, gpu);
     on_all(ranks, [&] { refuse_shared_gpus(ranks, gpus); });
     ranks.nccl = std::make_shared<Nccl>(*library, ranks);
+    // NCCL allocates its buffers for the first messages: now, before plan_memory looks at what is free.
+    Cuda dev;
+    std::vector<int64_t> cuts(static_cast<size_t>(ranks.count()) + 1);
+    std::iota(cuts.begin(), cuts.end(), 0);
+    const auto one_each = allocate<float>(dev, ranks.count());
+    all_gather_on(dev, ranks, one_each.get(), cuts);
+    to_host(dev, one_each.get(), ranks.count());
 }
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,

@@ -58,15 +58,17 @@ inline void print_ranks(Ranks& ranks) {
 }
 
 // What the ranks have sent for the steps, and how that compares with what the sums and the slices take.
-inline void print_sent(const std::vector<double>& sent_bytes, int64_t parameters, int64_t steps) {
+inline void print_sent(const Options& options, const std::vector<double>& sent_bytes, int64_t parameters,
+                       int64_t steps) {
     if (sent_bytes.size() == 1 || steps == 0) return;
     const double ranks = static_cast<double>(sent_bytes.size()), mib = 1 << 20,
                  sent = std::accumulate(sent_bytes.begin(), sent_bytes.end(), 0.0) / ranks / static_cast<double>(steps),
-                 formula = 2 * (ranks - 1) / ranks * 4 * static_cast<double>(parameters);
+                 of_parameter = options.on_gpu && options.dtype == "bf16" ? 2 : 4,
+                 formula = (4 + of_parameter) * (ranks - 1) / ranks * static_cast<double>(parameters);
     std::printf(
-        "sent per step by each rank: %.1f MiB; gradients and parameters are 2 * 4 bytes * (R-1)/R each, "
+        "sent per step by each rank: %.1f MiB; gradients and parameters are (4 + %.0f) bytes * (R-1)/R each, "
         "%.1f MiB\n",
-        sent / mib, formula / mib);
+        sent / mib, of_parameter, formula / mib);
 }
 
 inline Schedule schedule_of(const Options& o) { return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps}; }

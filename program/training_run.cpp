@@ -105,7 +105,8 @@ void TrainingRun::compare_ranks() {
             throw InputError(without_controls(options.data) +
                              ": the tokens on this machine are not those of rank 0; give every machine the same files");
     });
-    const std::vector<std::string> builds = all_gather(ranks, build_text());
+    const std::vector<std::string> builds =
+        all_gather(ranks, build_text() + (options.on_gpu ? ", " + device_name(options) : ""));
     for (size_t r = 1; r < builds.size(); ++r)
         if (builds[r] != builds[0])
             warn(ranks.name(static_cast<int64_t>(r)) + ": " + builds[r] + ", rank 0: " + builds[0] +
@@ -222,7 +223,7 @@ int TrainingRun::finish() {
                whole = reported && !save_failed && !check_failed && (!log || log->trouble().empty());
     if (options.profile && ranks.first()) {
         print_profile(profile, state.step - profiled_after, step_seconds, measured_peak_flops(options), peak_bytes());
-        print_sent(sent, model->table.size, state.step - profiled_after);
+        print_sent(options, sent, model->table.size, state.step - profiled_after);
     }
     if (signal) {
         print_stopped(stop_signals::name(signal), state.step, options.out);
@@ -480,7 +481,8 @@ void TrainingRun::save() {
     state.last_applied = model->last_applied;
     save_failed = true;
     try {
-        const Model::HostState host = model->download();
+        Model::HostState host;
+        on_all(ranks, [&] { host = model->download(); });
         const bool done = Moments(ranks, slices, host).save([&](const std::vector<OptimizerBuffer>& optimizer) {
             const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer,
                                                      state, options.keep);
@@ -492,6 +494,9 @@ void TrainingRun::save() {
         warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
     } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
         warn("out of memory; step " + std::to_string(state.step) + " is not saved");
+    } catch (const RankFailed& failure) {
+        if (failure.status != 2) throw;
+        warn("out of memory on a rank; step " + std::to_string(state.step) + " is not saved");
     }
 }
 

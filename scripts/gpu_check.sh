@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # All checks for a machine with an NVIDIA GPU:
-#   scripts/gpu_check.sh [build|test|program|steps|ladders|sanitize]...     (default: all)
+#   scripts/gpu_check.sh [build|test|program|steps|ranks|ladders|sanitize]...     (default: all)
 # build: train_gpt2cu for this GPU, and the kernels' ladders. test: the tests of the kernels and of the model. program: whole
 # runs, which must repeat and resume to the bit and agree with the CPU's. steps: times steps of GPT-2 124M, also in
-# PyTorch. ladders: times every kernel from naive to production, with the measured peak.
+# PyTorch. ranks: trains by several processes, compares with one, and times them. ladders: times every kernel from naive to
+# production, with the measured peak.
 # sanitize: NVIDIA's compute-sanitizer on the tests of the model and of each layer. Measurements go to
 # dev/results/GPU-PART.txt. Missing tools are skipped with the reason, and failures do not stop the rest. Ends with
 # "N passed, N failed[, N skipped]".
@@ -223,6 +224,59 @@ part_steps() {
     echo "measured: $results"
 }
 
+numbers() { grep -oE '"(step|loss|grad_norm)":[^,]*' "$1/log.jsonl"; } # of the log, without times
+same_run() { # two runs: the same log and checkpoint
+    local file
+    for file in model optimizer; do cmp "$1/latest/$file.safetensors" "$2/latest/$file.safetensors" || return 1; done
+    diff <(numbers "$1") <(numbers "$2")
+}
+part_ranks() {
+    local gpus ranks=1 optimizer launcher several small
+    gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+    while ((2 * ranks <= gpus && ranks < 8)); do ranks=$((2 * ranks)); done
+    if [ "$gpus" = 0 ]; then
+        skip ranks 'no GPU here'
+        return
+    elif [ ! -x train_gpt2cu ] || ! command -v mpirun >/dev/null; then
+        skip ranks 'no train_gpt2cu or no mpirun here'
+        return
+    fi
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    several=(mpirun --bind-to none -n $ranks)
+    if [ "$ranks" = 1 ]; then # two ranks on one GPU, as if on two machines: NCCL sends through sockets
+        # shellcheck disable=SC2016
+        ranks=2 several=(mpirun --bind-to none -n 2 env NCCL_SOCKET_IFNAME=lo sh -c
+            'NCCL_HOSTID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} exec "$0" "$@"')
+    fi
+    check 'data' scripts/get_data.sh tinyshakespeare vocab.bpe
+    check 'tokens' ./train_gpt2cu tokenize data/tinyshakespeare.txt "$data/text.bin" --tokenizer gpt2 || return
+    results ranks
+    small=(--tokenizer gpt2 --data "$data/text.bin" --layers 4 --heads 6 --channels 384 --context 256 --seq 256 --batch 4
+        --total-batch $((ranks * 2048)) --shards $ranks --steps 6 --save-every 6 --eval-every 3 --sample-every 0)
+    for optimizer in adamw muon; do
+        rm -rf "$data/one" "$data/several"
+        check "$optimizer by one process" timeout 300 ./train_gpt2cu "${small[@]}" --optimizer $optimizer --out "$data/one"
+        check "$optimizer by $ranks" timeout 300 "${several[@]}" ./train_gpt2cu "${small[@]}" --optimizer $optimizer \
+            --out "$data/several"
+        check "$optimizer by $ranks: the bits of one" same_run "$data/one" "$data/several"
+    done
+    if [ "$gpus" = 1 ]; then
+        skip 'speed of several ranks' 'one GPU here'
+        return
+    fi
+    for launcher in '' "mpirun --bind-to none -n $ranks"; do
+        rm -rf "$data/out"
+        # shellcheck disable=SC2086
+        check "124M B=32 T=1024 ${launcher:-one process}" timeout 300 $launcher ./train_gpt2cu --model d12 --tokenizer gpt2 \
+            --data "$data/text.bin" --out "$data/out" --batch 32 --seq 1024 --total-batch $((ranks * 32768)) --shards $ranks \
+            --steps 20 --eval-every 0 --sample-every 0 --save-every 0 --profile || continue
+        { echo; echo "== ${launcher:-one process}"; tail -n 40 "$log"; } >>"$results"
+        grep -oE '[0-9]+ tokens/s' "$log" | tail -n 1 | sed 's/^/     /'
+    done
+    echo "measured: $results"
+}
+
 part_sanitize() {
     local tool name test
     if [ -z "$gpu" ]; then
@@ -247,10 +301,10 @@ part_sanitize() {
     done
 }
 
-[ $# != 0 ] || set -- build test program steps ladders sanitize
+[ $# != 0 ] || set -- build test program steps ranks ladders sanitize
 for part; do
     if ! declare -F "part_$part" >/dev/null; then
-        echo "gpu_check.sh: part: found '$part', expected build, test, program, steps, ladders or sanitize" >&2
+        echo "gpu_check.sh: part: found '$part', expected build, test, program, steps, ranks, ladders or sanitize" >&2
         exit 2
     fi
 done

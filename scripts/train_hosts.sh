@@ -5,6 +5,7 @@
 #   scripts/train_hosts.sh a:2,b:2 --out out/d12 --model d12 --data big.txt     two ranks on each of two machines
 # HOSTS is such a list, or a file with one line per machine: "a slots=2". The number of ranks must be a power of two.
 # CORES=N binds each rank to N cores of its own; without it, the ranks of a machine share its cores evenly.
+# PROGRAM=./train_gpt2cu trains on GPUs, with one rank for each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,11 +18,12 @@ hosts=${1:-}
 shift
 [[ ${CORES:-1} =~ ^[1-9][0-9]*$ ]] || fail "CORES: $CORES is not a number of cores"
 command -v mpirun >/dev/null || fail "mpirun is missing; install openmpi-bin on all machines"
-[[ -x train_gpt2 ]] || fail "train_gpt2 is missing; run make train_gpt2"
+program=${PROGRAM:-./train_gpt2}
+[[ -x $program ]] || fail "$program is missing; run make ${program##*/}"
 # shellcheck source=scripts/resume_options.sh
 . scripts/resume_options.sh "$@" || fail "no --out DIR; give a directory that all machines share"
 machines=(--host "$hosts")
 [[ ! -f $hosts ]] || machines=(--hostfile "$hosts")
 binding=(--bind-to none)
 [[ ! ${CORES:-} ]] || binding=(--map-by "slot:PE=$CORES" --bind-to core)
-exec mpirun "${machines[@]}" "${binding[@]}" ./train_gpt2 "${options[@]}"
+exec mpirun "${machines[@]}" "${binding[@]}" "$program" "${options[@]}"

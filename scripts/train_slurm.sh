@@ -4,6 +4,7 @@
 # checkout, which all nodes must share:
 #   sbatch [SBATCH-OPTION…] scripts/train_slurm.sh --out DIR [OPTION…]     OPTION: of train_gpt2
 #   sbatch --nodes=4 --time=12:00:00 scripts/train_slurm.sh --out out/d12 --model d12 --data big.txt
+# PROGRAM=./train_gpt2cu trains on GPUs, with one task for each: --ntasks-per-node=8 --gpus-per-node=8.
 # scancel --signal=USR1 JOB saves, with USR2 it saves and requeues, and with INT it saves and ends. scancel JOB without
 # a signal may end the run before it has saved.
 
@@ -30,7 +31,8 @@ fail() {
     exit 2
 }
 [[ ${SLURM_JOB_ID:-} ]] || fail "not in a Slurm job; run sbatch scripts/train_slurm.sh --out DIR [OPTION…]"
-[[ -x train_gpt2 ]] || fail "$PWD/train_gpt2 is missing; run make train_gpt2, and sbatch in the checkout's directory"
+program=${PROGRAM:-./train_gpt2}
+[[ -x $program ]] || fail "$PWD/$program is missing; run make ${program##*/}, and sbatch in the checkout's directory"
 # shellcheck source=scripts/resume_options.sh
 . scripts/resume_options.sh || fail "no --out DIR; give a directory that all nodes share"
 
@@ -40,7 +42,7 @@ export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 before=$(readlink "$out/latest" || true)
 status=0
 # srun no longer takes --cpus-per-task from sbatch since Slurm 22.05. If a rank dies, Slurm ends the others.
-srun --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=1 ./train_gpt2 "${options[@]}" || status=$?
+srun --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=1 "$program" "${options[@]}" || status=$?
 # 140 is SIGUSR2. 143 is SIGTERM, which only the ranks get before preemption, if the partition has a GraceTime. scancel
 # sends SIGTERM to this script too, and ends it.
 ((status == 140 || status == 143)) || exit "$status"

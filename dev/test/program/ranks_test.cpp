@@ -27,6 +27,7 @@ protected:
                                                   {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                                                   {"PRTE_MCA_hwloc_default_binding_policy", "none"}})
             setenv(variable.c_str(), value.c_str(), 1);
+        std::signal(SIGPIPE, SIG_IGN);        // else it may end Open MPI 4.1's mpirun when all ranks are done
         setenv("HWLOC_HIDE_ERRORS", "2", 1);  // of a container without /sys
         setenv("OMP_NUM_THREADS", "1", 1);
         setenv("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0", 1);  // Open MPI leaks when it ends
