@@ -3,8 +3,8 @@
 // (device/cuda/common.cuh). A launch runs to its end before the next; blocks cannot wait for each other, as a fence
 // orders nothing here. The parts are block.h (grids, blocks, barriers, failures), fiber.h (a thread is a fiber; threads
 // run in a shuffled order from one synchronization to the next), memory.h, access.cpp and faults.cpp (checks of
-// memory), streams.cpp (streams, events and graphs), ptx_on_cpu.h (tensor cores and copies), cublaslt_on_cpu.h (matmuls)
-// and nccl_on_cpu.h (several processes).
+// memory), streams.cpp (streams, events and graphs), ptx_on_cpu.h (tensor cores and copies), cublaslt_on_cpu.h
+// (matmuls) and nccl_on_cpu.h (several processes).
 #pragma once
 
 #include <algorithm>
