@@ -73,7 +73,7 @@ void climb(Ladder& ladder) {
     rung("atomics", "every thread adds to one total", atomics, blocks, 256);
     rung("trees", "a block adds up in shared memory", trees, blocks, 256);
     rung("shuffles", "registers first, then warps by shuffles", shuffles, grid, norm_threads);
-    ladder.rung("production", "16 bytes an access, blocks' sums in order: layers/global_norm.cuh", [&] {
+    ladder.rung("production", "a warp sums 4096 values, one block their sums: layers/global_norm.cuh", [&] {
         decide(dev, status.get(), x, n, params.get());
         LAUNCH(finish, 1, 1, 0, dev.stream, out, &status.get()->squared_norm);
     });
