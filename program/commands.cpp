@@ -27,6 +27,7 @@
 #include "program/run_messages.h"
 #include "program/generation.h"
 #include "program/interactive.h"
+#include "program/learn_tokenizer.h"
 #include "program/progress.h"
 #include "program/stop_signals.h"
 #include "program/text_stream.h"
@@ -296,6 +297,7 @@ void run_eval(const Options& options) {
 }
 
 void run_tokenize(const Options& options) {
+    if (options.train_tokenizer) return run_learn_tokenizer(options);
     const auto tokenizer = load_tokenizer(options.tokenizer, {.special_as_text = options.no_special_tokens});
     if (std::filesystem::exists(options.out_path))
         throw InputError(options.out_path + ": exists already; choose another name");

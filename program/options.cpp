@@ -10,6 +10,7 @@
 
 #include "io/file/error.h"
 #include "io/file/json.h"
+#include "io/text/bpe_trainer.h"
 #include "program/options_table.h"
 
 namespace {
@@ -269,8 +270,11 @@ void Options::check() const {
               "--data: missing; give a text file or token shards to evaluate on, or examples with --choices");
     refuse_if(command == "eval" && data.empty() && given("stride"), "--stride: is for --data; leave it out");
     refuse_if(choices.empty() && given("limit"), "--limit: is for --choices; leave it out");
-    refuse_if(command == "tokenize" && !out_path.ends_with(".bin"),
-              "OUT.bin: " + out_path + " does not end in .bin; give a name that does");
+    const std::string suffix = train_tokenizer ? ".json" : ".bin";
+    refuse_if(command == "tokenize" && !out_path.ends_with(suffix),
+              "OUT: " + out_path + " does not end in " + suffix + "; give a name that does");
+    refuse_if(train_tokenizer && vocab == 0, "--vocab: missing with --train; give a number of tokens, such as 4096");
+    refuse_if(command == "tokenize" && vocab > 0 && !train_tokenizer, "--vocab: is for --train; leave it out");
     refuse_if(command == "tokenize" && tokenizer == "none",
               "--tokenizer: none cannot read TEXT; choose byte, gpt2 or a tokenizer file");
     if (command != "train") return;
@@ -278,6 +282,9 @@ void Options::check() const {
               "--vocab: missing with --tokenizer none; give a number above every token id of the shards");
     refuse_if(patience > 0 && eval_every == 0,
               "--patience: counts evaluations, and --eval-every is 0; set it to a number of steps");
+    refuse_if(
+        trained_vocabulary_size(tokenizer) > 0 && !init.empty(),
+        "--tokenizer: " + tokenizer + " learns new tokens, which the model of --init does not know; leave it out");
     refuse_if(warmup > steps,
               "--warmup: " + text(warmup) + " is more than --steps " + text(steps) + "; change one of them");
     refuse_if(matmul == "tf32" && dtype != "fp32",

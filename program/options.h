@@ -54,6 +54,7 @@ struct Options {
 
     // convert, tokenize: IN, OUT; info: IN
     std::string in_path, out_path;
+    bool train_tokenizer = false;  // tokenize
     bool bf16 = false, verify = false;
     std::string type;  // of a GGUF file's matrices
 

@@ -38,7 +38,7 @@ inline constexpr Command commands[] = {
     {"generate", generate, "Generate text with a trained model."},
     {"eval", eval, "Print a model's loss and perplexity on a text, or its multiple-choice accuracy."},
     {"convert", convert, "Convert a model between Hugging Face, llm.c (.bin) and llama.cpp (.gguf)."},
-    {"tokenize", tokenize, "Tokenize a text file into a token shard, in llm.c's format."},
+    {"tokenize", tokenize, "Tokenize a text into an llm.c token shard, or learn a tokenizer from it."},
     {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
 };
 
@@ -65,7 +65,7 @@ inline constexpr std::pair<const char*, const char*> exclusive[] = {
     {"model", "init"},         {"vocab", "init"},
     {"init", "resume"},        {"prompt-ids", "prompt"},
     {"prompt-file", "prompt"}, {"prompt-file", "prompt-ids"},
-    {"samples", "interactive"}};
+    {"tokenizer", "train"},    {"samples", "interactive"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
 struct OptionRow {
@@ -98,7 +98,8 @@ inline const std::vector<OptionRow> rows = {
      "what to write: NAME.bin is an llm.c model file, NAME.gguf one for llama.cpp, Ollama and LM Studio, any other "
      "name a new Hugging Face directory"},
     {"TEXT", tokenize | argument, &O::in_path, "", "PATH", "the text file to read"},
-    {"OUT.bin", tokenize | argument, &O::out_path, "", "PATH", "the shard to write, a new file"},
+    {"OUT", tokenize | argument, &O::out_path, "", "PATH",
+     "what to write, a new file: NAME.bin is a token shard, with --train NAME.json a Hugging Face tokenizer"},
     {"PATH", info | argument, &O::in_path, "", "PATH", "a run, checkpoint, model, token shard, tokenizer, log or text"},
     {"Data"},
     {"data", train, &O::data, "data/tinyshakespeare.txt", "PATH",
@@ -108,10 +109,19 @@ inline const std::vector<OptionRow> rows = {
      "quotes"},
     {"val", train | optional, &O::val, "(the last tenth of --data)", "PATH",
      "validation data, a text file or token shards"},
-    {"tokenizer", train | tokenize | generate | eval | fixed, &O::tokenizer,
-     "(byte, or that of the model with --init or --from)", "byte|gpt2|none|FILE",
-     "byte: every byte is a token; gpt2: GPT-2's BPE; FILE: merges.txt, an llm.c tokenizer or a Hugging Face "
-     "directory; none: the data are shards of token ids without a text form (a new model then needs --vocab)"},
+    {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)", "byte|gpt2|bpe:N|none|FILE",
+     "byte: every byte is a token; gpt2: GPT-2's BPE; bpe:N: a BPE of N tokens, learned from the training data, such "
+     "as "
+     "bpe:4096; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data are "
+     "shards of token ids without a text form (a new model then needs --vocab)"},
+    {"tokenizer", tokenize | generate | eval, &O::tokenizer, "(byte, or that of the model with --from)",
+     "byte|gpt2|none|FILE",
+     "byte: every byte is a token; gpt2: GPT-2's BPE; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a "
+     "Hugging "
+     "Face directory; none: the data are shards of token ids without a text form"},
+    {"train", tokenize, &O::train_tokenizer, "", "",
+     "learn a byte-level BPE of --vocab tokens from TEXT, and write it as OUT.json"},
+    {"vocab", tokenize, &O::vocab, "", "N", "vocabulary size of the tokenizer that --train learns", 257, 65536},
     {"no-special-tokens", train | tokenize | generate | eval | fixed, &O::no_special_tokens, "", "",
      "tokenize the names of special tokens, such as <|endoftext|>, as ordinary text"},
     {"batch", eval, &O::batch, "4", "N", "batch size: sequences per forward pass", 1, 65536},

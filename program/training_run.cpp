@@ -13,6 +13,7 @@
 #include "gpt2_init.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
+#include "io/text/bpe_trainer.h"
 #include "program/choices.h"
 #include "program/evaluation.h"
 #include "program/exit_status.h"
@@ -20,6 +21,7 @@
 #include "program/run_messages.h"
 #include "program/run_report.h"
 #include "program/generation.h"
+#include "program/learn_tokenizer.h"
 #include "program/stop_signals.h"
 #include "program/version.h"
 
@@ -322,7 +324,9 @@ void TrainingRun::open_logs() {
 
 // The configuration of a new model. Also opens the tokenizer, as given_model() does.
 GPT2Config TrainingRun::new_model() {
-    tokenizer = load_tokenizer(options.tokenizer, tokenizer_settings(options));
+    tokenizer = trained_vocabulary_size(options.tokenizer) > 0
+                    ? learn_tokenizer(options)
+                    : load_tokenizer(options.tokenizer, tokenizer_settings(options));
     if (options.vocab == 0) options.vocab = tokenizer->vocab();
     if (options.vocab < tokenizer->vocab())
         throw InputError("--vocab: " + std::to_string(options.vocab) + " is less than the " +

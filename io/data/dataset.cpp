@@ -12,6 +12,7 @@
 #include "io/text/file_kind.h"
 #include "io/file/json.h"
 #include "io/data/text_cache.h"
+#include "io/text/text_file.h"
 
 namespace {
 
@@ -272,6 +273,20 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
                                                 std::to_string(out.train.tokens() + out.val.tokens()) +
                                                 " are held out for validation, as no --val is given";
     return out;
+}
+
+WordCounts count_training_words(const std::string& data, const std::string& val, const AddedTokens& added,
+                                const std::function<void(int64_t, int64_t)>& progress) {
+    const std::string path = expand(data)[0];
+    if (is_shard_name(path))
+        throw InputError(data +
+                         ": these are token ids, and a tokenizer is learned from text; give a text, or the --tokenizer "
+                         "that made them");
+    const TextFile file(path);
+    WordCounts words;
+    words.add_text(part_of_text(file.text(), val.empty() ? TextPart::first_nine_tenths : TextPart::all, added), added,
+                   progress);
+    return words;
 }
 
 uint32_t fingerprint(const Datasets& datasets) {

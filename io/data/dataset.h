@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "io/file/file.h"
 #include "io/text/tokenizer.h"
+#include "io/text/word_counts.h"
 
 // One shard, or a part of one, mapped read-only. Copies share the mapping.
 class Shard {
@@ -53,6 +55,11 @@ struct Datasets {
 // that training cannot fail on one hours later. Throws InputError.
 Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory, int64_t vocab = 0);
+
+// Counts the words of the text that open_datasets() gives for training, for a new tokenizer with these added tokens.
+// Calls progress(bytes, all) now and then. Throws InputError if `data` names token shards.
+WordCounts count_training_words(const std::string& data, const std::string& val, const AddedTokens& added,
+                                const std::function<void(int64_t, int64_t)>& progress = {});
 
 // A fingerprint that changes if shards are removed, replaced or reordered. It covers only the size, the beginning and
 // the end of each shard.

@@ -15,6 +15,7 @@
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
+#include "io/text/safe_cut.h"
 #include "io/text/text_file.h"
 #include "device/platform.h"
 
@@ -23,19 +24,6 @@ using nlohmann::json;
 
 namespace {
 
-// Whether a character that ends in, or begins with, this byte is certainly not white space. Other visible characters
-// may be missed, which only moves a cut.
-bool ends_visible(uint8_t last) {
-    if (last < 0x80) return last > ' ' && last < 0x7f;
-    const bool space = last == 0x80 || (last >= 0x81 && last <= 0x8a) || last == 0x9f || last == 0xa0 || last == 0xa8 ||
-                       last == 0xa9 || last == 0xaf;
-    return !space;
-}
-bool begins_visible(uint8_t first) {
-    if (first < 0x80) return first > ' ' && first < 0x7f;
-    return first > 0xc2 && (first < 0xe1 || first > 0xe3);  // U+0085, U+00A0, U+1680, U+2000 …, U+3000
-}
-
 // Encodes pieces of the text on all threads, a few at a time, and hands their tokens over in order.
 template <class Take>
 void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t chunk_bytes, Take take) {
@@ -43,7 +31,7 @@ void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t
     for (int64_t begin = 0; begin < size;) {
         std::vector<std::string_view> chunks;
         while (begin < size && std::ssize(chunks) < group) {
-            const int64_t end = safe_cut(text, begin, chunk_bytes, tokenizer);
+            const int64_t end = safe_cut(text, begin, chunk_bytes, tokenizer.added());
             chunks.push_back(text.substr(begin, end - begin));
             begin = end;
         }
@@ -115,15 +103,6 @@ size_t begin_of_character(std::string_view text, size_t at) {
     size_t begin = at;
     while (begin > 0 && at - begin < 3 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) begin--;
     return begin;
-}
-
-// The bytes of a part. The cut between training and validation is nanoGPT's 90 %, moved back to the beginning of a
-// UTF-8 character, and before a special token that it would split.
-std::string_view select(std::string_view text, TextPart part, const Tokenizer& tokenizer) {
-    if (part == TextPart::all) return text;
-    size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
-    while (cut > 0 && tokenizer.added().reaches_across(text, cut)) cut = begin_of_character(text, cut - 1);
-    return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
 }
 
 // Tells apart tokenizers of the same name and size, by their tokens and by what they recognize in a text. Earlier
@@ -214,12 +193,14 @@ std::string checked_shard(const std::string& directory, const json& shard) {
     return path;
 }
 
-// The shards of a record, if it describes what is wanted and they are intact; otherwise none.
-std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory,
+// The shards of a record, if it describes what is wanted and they are intact; otherwise none. The tokenizer's name does
+// not count: a tokenizer that was learned, or read from a file, is read from a checkpoint when a run is resumed.
+std::vector<std::string> reusable(json record, json wanted, const std::string& directory,
                                   std::vector<std::string>& notes) {
     if (!record.is_object() || !record.contains("shards")) return {};
     const json shards = record["shards"];
     record.erase("shards");
+    for (json* one : {&record, &wanted}) one->erase("tokenizer");
     if (record != wanted) return {};
     std::vector<std::string> paths;
     try {
@@ -237,7 +218,7 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
 bool is_of_changed_text(const json& old, const json& made) {
     const auto differ = [&](const char* key) { return old.value(key, json()) != made[key]; };
     if (!old.is_object() || (!differ("size") && !differ("mtime_ns"))) return false;
-    for (const char* key : {"format", "source", "part", "tokenizer", "vocab", "tokenizer_hash"})
+    for (const char* key : {"format", "source", "part", "vocab", "tokenizer_hash"})
         if (differ(key)) return false;
     return old.contains("shards") && differ("shards");
 }
@@ -257,20 +238,13 @@ void make_room(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer) {
-    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-    size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));
-    // Cut after a line break between two visible characters: GPT-2's pattern takes longer runs of white space as one
-    // piece, and looks at what follows them.
-    while (from < text.size()) {
-        const size_t newline = text.find('\n', from);
-        if (newline == std::string_view::npos || newline + 1 >= text.size()) break;
-        if (ends_visible(byte(newline - 1)) && begins_visible(byte(newline + 1)) &&
-            !tokenizer.added().reaches_across(text, newline + 1))
-            return static_cast<int64_t>(newline + 1);
-        from = newline + 1;
-    }
-    return std::ssize(text);
+// The cut between training and validation is nanoGPT's 90 %, moved back to the beginning of a UTF-8 character, and
+// before a special token that it would split.
+std::string_view part_of_text(std::string_view text, TextPart part, const AddedTokens& added) {
+    if (part == TextPart::all) return text;
+    size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
+    while (cut > 0 && added.reaches_across(text, cut)) cut = begin_of_character(text, cut - 1);
+    return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
 }
 
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
@@ -296,7 +270,7 @@ std::vector<std::string> cached_shards(const std::string& text_path, TextPart pa
     if (error) throw InputError(directory + ": mkdir failed: " + error.message() + "; choose another --out");
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // if the program is killed now, the next run knows these shards
-    const std::string_view text = select(file.text(), part, tokenizer);
+    const std::string_view text = part_of_text(file.text(), part, tokenizer.added());
     if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // once for both parts
     if (text.size() > 64 << 20)
         std::fprintf(stderr, "tokenizing %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());

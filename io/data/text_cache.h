@@ -21,12 +21,9 @@ struct TokenizeLimits {
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits = {});
 
-// The first place at or after `begin + size` where the text can be cut so that both sides, encoded separately, give the
-// same tokens as together.
-int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const Tokenizer& tokenizer);
-
 // The part of a text file, by its bytes, that is wanted as tokens.
 enum class TextPart { all, first_nine_tenths, last_tenth };
+std::string_view part_of_text(std::string_view text, TextPart part, const AddedTokens& added);
 
 // Messages for the user, one line each.
 struct CacheNotes {

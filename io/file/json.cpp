@@ -112,9 +112,8 @@ json parse_json_object(const std::string& path, std::string_view text) {
 }
 
 json read_json_file(const std::string& path) {
-    constexpr int64_t max_bytes = int64_t{16} << 20;  // each byte can take 40 in memory
     const MappedFile file(path);
-    if (file.size() > max_bytes)
+    if (file.size() > max_json_bytes)
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "at most 16 MiB of JSON",
                   "check which file this is");
     return parse_json_object(path, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())});

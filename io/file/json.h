@@ -11,6 +11,7 @@
 // level is not an object.
 nlohmann::json parse_json_object(const std::string& path, std::string_view text);
 nlohmann::json read_json_file(const std::string& path);
+inline constexpr int64_t max_json_bytes = int64_t{16} << 20;  // of a file; each byte can take 40 in memory
 
 // Adds a line "crc32", the checksum of everything before it, to the text of an object as dump(2) writes it.
 std::string with_own_checksum(std::string object);

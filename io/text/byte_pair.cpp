@@ -10,10 +10,6 @@ constexpr int32_t no_merge = std::numeric_limits<int32_t>::max();
 constexpr uint64_t free_slot = ~uint64_t{0};
 constexpr size_t longest_short_piece = 64;
 
-uint64_t pair_key(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-}
-
 size_t hash(uint64_t key) { return (key * 0x9E3779B97F4A7C15u) >> 32; }
 
 }  // namespace

@@ -16,6 +16,11 @@ struct Merge {
     int32_t left, right, result;  // ids
 };
 
+// A pair of ids as one number.
+inline uint64_t pair_key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
 // Everything that a byte-pair tokenizer consists of.
 struct Vocabulary {
     std::vector<std::string> tokens{};  // bytes of each id

@@ -9,6 +9,7 @@
 #include "io/file/file.h"
 #include "io/file/gguf_file.h"
 #include "device/platform.h"
+#include "io/text/bpe_trainer.h"
 #include "io/file/utf8.h"
 #include "io/text/pre_tokenizer.h"
 #include "io/text/tokenizer_files.h"
@@ -203,6 +204,10 @@ void require_text(const Tokenizer& tokenizer, const std::string& what, const std
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings) {
     if (spec == "byte") return std::make_shared<ByteTokenizer>(Vocabulary{.tokens = byte_value_tokens()});
     if (spec == "none") return no_tokenizer();
+    if (trained_vocabulary_size(spec) > 0)
+        throw InputError(spec +
+                         ": is learned only when a new model is trained; learn a tokenizer with tokenize --train TEXT "
+                         "--vocab N OUT.json, and give OUT.json");
     const bool want_gpt2 = spec == "gpt2";
     const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";
@@ -218,6 +223,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const T
                          " tokens are not GPT-2's 50257; " + remedy);
     }
     return std::make_shared<BytePairTokenizer>(std::move(vocabulary), gpt2 ? "gpt2" : spec, settings.special_as_text);
+}
+
+std::shared_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& name, bool special_as_text) {
+    return std::make_shared<BytePairTokenizer>(std::move(vocabulary), name, special_as_text);
 }
 
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path) {

@@ -58,5 +58,8 @@ struct TokenizerSettings {
 // save_hugging_face or by Hugging Face. Throws InputError.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const TokenizerSettings& settings = {});
 
+// The tokenizer of a vocabulary that was learned and not read from a file.
+std::shared_ptr<const Tokenizer> make_tokenizer(Vocabulary vocabulary, const std::string& name, bool special_as_text);
+
 // Writes llm.c's tokenizer file (magic 20240328, version 2), which llm.c and load_tokenizer read.
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::string& path);

@@ -16,6 +16,8 @@ Vocabulary read_llmc_tokenizer(const std::string& path);
 // Vocabulary::files keeps the files as they are.
 Vocabulary read_hugging_face_tokenizer(const std::string& path);
 
+// The text of a tokenizer.json.
+std::string hugging_face_json(const Vocabulary& vocabulary);
 // Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
 std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
 

@@ -244,6 +244,32 @@ std::string read_file(const std::string& path) {
     return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
 }
 
+std::string text_of(const ordered_json& value) { return value.dump(2) + "\n"; }
+
+// The added tokens to write, end of text among them.
+std::vector<AddedToken> listed_tokens(const Vocabulary& vocabulary) {
+    std::vector<AddedToken> listed = vocabulary.added;
+    if (const int32_t id = vocabulary.end_of_text; id >= 0 && !std::ranges::count(listed, id, &AddedToken::id))
+        listed.push_back({.id = id, .content = vocabulary.tokens[id], .special = true});
+    return listed;
+}
+
+// An object that maps tokens to ids.
+ordered_json vocab_of(const Vocabulary& vocabulary) {
+    std::map<size_t, std::string> plain;  // the added tokens' texts, which are not byte symbols
+    for (const AddedToken& token : listed_tokens(vocabulary)) plain[token.id] = token.content;
+    ordered_json vocab = ordered_json::object();
+    for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+        const std::string& token = vocabulary.tokens[id];
+        vocab.get_ref<ordered_json::object_t&>().emplace_back(plain.contains(id) ? plain[id] : to_symbols(token), id);
+    }
+    return vocab;
+}
+
+std::string merge_line(const Vocabulary& vocabulary, const Merge& merge) {
+    return to_symbols(vocabulary.tokens[merge.left]) + " " + to_symbols(vocabulary.tokens[merge.right]);
+}
+
 }  // namespace
 
 Vocabulary read_hugging_face_tokenizer(const std::string& path) {
@@ -277,32 +303,11 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path) {
     return vocabulary;
 }
 
-std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory) {
-    std::vector<WrittenFile> files;
-    const auto write = [&](const char* name, const std::string& text) {
-        files.push_back(write_file_atomically(directory + "/" + name, text));
-    };
-    const auto write_json = [&](const char* name, const ordered_json& value) { write(name, value.dump(2) + "\n"); };
-    std::vector<AddedToken> listed = vocabulary.added;
-    if (const int32_t id = vocabulary.end_of_text; id >= 0 && !std::ranges::count(listed, id, &AddedToken::id))
-        listed.push_back({.id = id, .content = vocabulary.tokens[id], .special = true});
-    std::map<size_t, std::string> plain;  // the added tokens' texts, which are not byte symbols
-    for (const AddedToken& token : listed) plain[token.id] = token.content;
-    const std::string end = vocabulary.end_of_text >= 0 ? vocabulary.tokens[vocabulary.end_of_text] : "";
-    ordered_json vocab = ordered_json::object();
-    for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
-        const std::string& token = vocabulary.tokens[id];
-        vocab.get_ref<ordered_json::object_t&>().emplace_back(plain.contains(id) ? plain[id] : to_symbols(token), id);
-    }
-    std::string merge_lines = "#version: 0.2\n";
+std::string hugging_face_json(const Vocabulary& vocabulary) {
     ordered_json merges = ordered_json::array();
-    for (const Merge& m : vocabulary.merges) {
-        merges.push_back(to_symbols(vocabulary.tokens[m.left]) + " " + to_symbols(vocabulary.tokens[m.right]));
-        merge_lines += merges.back().get_ref<const std::string&>() + "\n";
-    }
-    const bool words = !vocabulary.merges.empty();  // single bytes need no cutting into words
+    for (const Merge& merge : vocabulary.merges) merges.push_back(merge_line(vocabulary, merge));
     ordered_json added = ordered_json::array();
-    for (const AddedToken& token : listed) {
+    for (const AddedToken& token : listed_tokens(vocabulary)) {
         added.push_back({{"id", token.id},
                          {"content", token.content},
                          {"single_word", token.single_word},
@@ -311,33 +316,45 @@ std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabula
                          {"normalized", token.normalized},
                          {"special", token.special}});
     }
+    const bool words = !vocabulary.merges.empty();  // single bytes need no cutting into words
     const ordered_json byte_level = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", words}};
-    write_json("vocab.json", vocab);
+    return text_of({{"version", "1.0"},
+                    {"truncation", nullptr},
+                    {"padding", nullptr},
+                    {"added_tokens", added},
+                    {"normalizer", nullptr},
+                    {"pre_tokenizer", byte_level},
+                    {"post_processor", byte_level},
+                    {"decoder", byte_level},
+                    {"model",
+                     {{"type", "BPE"},
+                      {"dropout", nullptr},
+                      {"unk_token", nullptr},
+                      {"continuing_subword_prefix", ""},
+                      {"end_of_word_suffix", ""},
+                      {"fuse_unk", false},
+                      {"byte_fallback", false},
+                      {"vocab", vocab_of(vocabulary)},
+                      {"merges", merges}}}});
+}
+
+std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory) {
+    std::vector<WrittenFile> files;
+    const auto write = [&](const char* name, const std::string& text) {
+        files.push_back(write_file_atomically(directory + "/" + name, text));
+    };
+    const std::string end = vocabulary.end_of_text >= 0 ? vocabulary.tokens[vocabulary.end_of_text] : "";
+    std::string merge_lines = "#version: 0.2\n";
+    for (const Merge& merge : vocabulary.merges) merge_lines += merge_line(vocabulary, merge) + "\n";
+    write("vocab.json", text_of(vocab_of(vocabulary)));
     write("merges.txt", merge_lines);
-    write_json("tokenizer.json", {{"version", "1.0"},
-                                  {"truncation", nullptr},
-                                  {"padding", nullptr},
-                                  {"added_tokens", added},
-                                  {"normalizer", nullptr},
-                                  {"pre_tokenizer", byte_level},
-                                  {"post_processor", byte_level},
-                                  {"decoder", byte_level},
-                                  {"model",
-                                   {{"type", "BPE"},
-                                    {"dropout", nullptr},
-                                    {"unk_token", nullptr},
-                                    {"continuing_subword_prefix", ""},
-                                    {"end_of_word_suffix", ""},
-                                    {"fuse_unk", false},
-                                    {"byte_fallback", false},
-                                    {"vocab", vocab},
-                                    {"merges", merges}}}});
+    write("tokenizer.json", hugging_face_json(vocabulary));
     // PreTrainedTokenizerFast takes tokenizer.json as it is; GPT2Tokenizer would add its own end of text.
     ordered_json config = {{"tokenizer_class", end == end_of_text_token ? "GPT2Tokenizer" : "PreTrainedTokenizerFast"},
                            {"add_prefix_space", false},
                            {"clean_up_tokenization_spaces", false}};
     if (!end.empty()) config.update({{"bos_token", end}, {"eos_token", end}, {"unk_token", end}});
-    write_json("tokenizer_config.json", config);
+    write("tokenizer_config.json", text_of(config));
     return files;
 }

@@ -163,7 +163,7 @@ TEST(Options, Contradictions) {
                   shape + ": cannot be used with --init; leave one of them out");
     EXPECT_TRUE(
         contains(error_of({"--init", "x", "--model", "d12"}), "--model: cannot be used with --init; leave one"));
-    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT.bin: b does not end in .bin; give"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT: b does not end in .bin; give"));
     EXPECT_TRUE(contains(error_of({"eval"}), "--data: missing; give a text file"));
     EXPECT_EQ(error_of({"convert", "a"}), "OUT: missing; usage: train_gpt2 convert IN OUT [OPTIONS]");
 }

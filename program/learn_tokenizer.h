@@ -1,0 +1,13 @@
+// Learns a byte-level BPE from a user's text: for `tokenize --train`, and for a training run with --tokenizer bpe:N.
+#pragma once
+
+#include <memory>
+
+#include "io/text/tokenizer.h"
+#include "program/options.h"
+
+// Learns from all of TEXT and writes OUT.json.
+void run_learn_tokenizer(const Options& options);
+
+// Learns from the training part of --data. Throws InputError unless there is enough text for N tokens.
+std::shared_ptr<const Tokenizer> learn_tokenizer(const Options& options);
