@@ -191,6 +191,7 @@ def make_models(checks, directory, train_gpt2, text):
         "gpt2": ["gpt2"],
         "own": [merges],
         "added": [merges, "--vocab", "576"],
+        "learned": ["bpe:280"],
     }
     shape = ["--layers", LAYERS, "--heads", HEADS, "--channels", CHANNELS, "--context", CONTEXT, "--seq", CONTEXT]
     never = ["--eval-every", 0, "--sample-every", 0, "--steps", 1, "--batch", 1]

@@ -105,8 +105,9 @@ size_t begin_of_character(std::string_view text, size_t at) {
     return begin;
 }
 
-// Tells apart tokenizers of the same name and size, by their tokens and by what they recognize in a text. Earlier
-// versions recorded a 64-bit hash; a text whose record has that one is tokenized again.
+// Tells apart tokenizers of the same size, by their tokens and by what they recognize in a text. Their names would not
+// do: one that was learned, or read from a file, is read from a checkpoint when the run is resumed. Earlier versions
+// recorded a name and a 64-bit hash; a text whose record has these is tokenized again.
 uint32_t fingerprint(const Tokenizer& tokenizer) {
     std::string all;
     const auto add = [&](const auto value) { all += std::to_string(value) + ' '; };
@@ -138,7 +139,6 @@ json describe(const std::string& text_path, TextPart part, const Tokenizer& toke
             {"size", info.st_size},
             {"mtime_ns", platform::modified_nanoseconds(info)},
             {"part", parts[static_cast<int>(part)]},
-            {"tokenizer", json_of_path(tokenizer.name())},
             {"vocab", tokenizer.vocab()},
             {"tokenizer_hash", fingerprint(tokenizer)}};
 }
@@ -193,14 +193,12 @@ std::string checked_shard(const std::string& directory, const json& shard) {
     return path;
 }
 
-// The shards of a record, if it describes what is wanted and they are intact; otherwise none. The tokenizer's name does
-// not count: a tokenizer that was learned, or read from a file, is read from a checkpoint when a run is resumed.
-std::vector<std::string> reusable(json record, json wanted, const std::string& directory,
+// The shards of a record, if it describes what is wanted and they are intact; otherwise none.
+std::vector<std::string> reusable(json record, const json& wanted, const std::string& directory,
                                   std::vector<std::string>& notes) {
     if (!record.is_object() || !record.contains("shards")) return {};
     const json shards = record["shards"];
     record.erase("shards");
-    for (json* one : {&record, &wanted}) one->erase("tokenizer");
     if (record != wanted) return {};
     std::vector<std::string> paths;
     try {

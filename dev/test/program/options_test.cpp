@@ -81,6 +81,11 @@ TEST(Options, EveryCommandParses) {
     EXPECT_EQ(c.in_path + " " + c.out_path, "a b.bin");
     EXPECT_TRUE(c.bf16);
     EXPECT_EQ(parse({"tokenize", "a.txt", "b.bin", "--tokenizer", "gpt2"}).tokenizer, "gpt2");
+    const Options t = parse({"tokenize", "--train", "a.txt", "--vocab", "4096", "b.json"});
+    EXPECT_TRUE(t.train_tokenizer);
+    EXPECT_EQ(t.in_path, "a.txt");
+    EXPECT_EQ(t.vocab, 4096);
+    EXPECT_EQ(parse({"--tokenizer", "bpe:4096"}).tokenizer, "bpe:4096");
     EXPECT_TRUE(parse({"info", "train", "--verify"}).verify);  // a path may be called as a command
 }
 
@@ -163,6 +168,15 @@ TEST(Options, Contradictions) {
                   shape + ": cannot be used with --init; leave one of them out");
     EXPECT_TRUE(
         contains(error_of({"--init", "x", "--model", "d12"}), "--model: cannot be used with --init; leave one"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b.json", "--train"}), "--vocab: missing with --train; give"));
+    EXPECT_TRUE(
+        contains(error_of({"tokenize", "a", "b.bin", "--train", "--vocab", "300"}), "b.bin does not end in .json"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b.bin", "--vocab", "300"}), "--vocab: is for --train"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "--train", "a", "--vocab", "256", "b.json"}), "from 257 to 65536"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "--train", "a", "--vocab", "300", "b.json", "--tokenizer", "gpt2"}),
+                         "--tokenizer: cannot be used with --train"));
+    EXPECT_TRUE(contains(error_of({"--tokenizer", "bpe:256"}), "--tokenizer: invalid value bpe:256; give bpe:N"));
+    EXPECT_TRUE(contains(error_of({"--tokenizer", "bpe:300", "--init", "x"}), "bpe:300 learns new tokens"));
     EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT: b does not end in .bin; give"));
     EXPECT_TRUE(contains(error_of({"eval"}), "--data: missing; give a text file"));
     EXPECT_EQ(error_of({"convert", "a"}), "OUT: missing; usage: train_gpt2 convert IN OUT [OPTIONS]");

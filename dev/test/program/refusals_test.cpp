@@ -215,6 +215,28 @@ TEST_F(Refusals, WhatIsThereAlready) {
     expect_refused({"tokenize", text, at("no/such/text.bin")}, {"text.bin", "No such file"});
 }
 
+TEST_F(Refusals, TextsFromWhichNoTokenizerCanBeLearned) {
+    const auto learn = [&](const std::string& from, const std::string& size, const std::string& out) {
+        return std::vector<std::string>{"tokenize", "--train", from, "--vocab", size, at(out)};
+    };
+    expect_refused(learn(text, "5000", "t.json"),
+                   {"text.txt", "--vocab 5000 is too many; give --vocab ", "longer text"});
+    expect_refused(training("out", {{"tokenizer", "bpe:5000"}}), {"text.txt", "--tokenizer bpe:5000 is too many", ";"});
+    write_bytes(at("empty"), "");
+    expect_refused(learn(at("empty"), "300", "t.json"), {"empty", "no text", ";"});
+    expect_refused(learn(at("missing"), "300", "t.json"), {"missing", "No such file"});
+    write_bytes(at("long"), std::string(12'000'000, 'a'));  // tokens of 2^23 letters and fewer, each three times in a file
+    expect_refused(learn(at("long"), "280", "t.json"), {"long", "16 MiB", "spaces", "--vocab"});
+    EXPECT_FALSE(std::filesystem::exists(at("t.json")));
+    write_bytes(at("taken.json"), "mine");
+    expect_refused(learn(text, "300", "taken.json"), {"taken.json", "exists", ";"});
+    EXPECT_EQ(read_bytes(at("taken.json")), "mine");
+    train("run");
+    expect_refused(training("out", {{"tokenizer", "bpe:300"}, {"data", at("run/data/train.bin")}}),
+                   {"train.bin", "token ids", "--tokenizer"});
+    expect_refused({"tokenize", text, at("t.bin"), "--tokenizer", "bpe:300"}, {"bpe:300", "tokenize --train", ";"});
+}
+
 TEST_F(Refusals, WhatIsRefusedAtFirstCanBeRepeatedRight) {
     expect_refused(training("out", {{"data", text}, {"seq", "16"}, {"val", at("missing.txt")}}), {"missing.txt"});
     expect_refused(training("out", {{"context", "100000"}, {"seq", "100000"}}), {"--seq", "at least 100001"});

@@ -300,3 +300,31 @@ TEST_F(VocabularyTest, TrainsOnIdsThatAreNoText) {
     expect_refused({"tokenize", text, at("out.bin"), "--tokenizer", "none"}, {"--tokenizer", "none"});
     expect_refused({"train", "--resume", "--out", at("run"), "--tokenizer", "byte"}, {"--tokenizer", "byte", "none"});
 }
+
+// The run learns from its training part, keeps what it has learned, and does not tokenize the text again.
+TEST_F(VocabularyTest, ATokenizerLearnedOnTheWay) {
+    const std::string lines = read_bytes(text);
+    write_bytes(text, lines + std::string(lines.size() / 10, '~'));  // in the last tenth only
+    expect_done(training("run", {{"tokenizer", "bpe:300"}, {"save-every", "3"}}));
+    write_bytes(at("part"),
+                read_bytes(text).substr(0, static_cast<size_t>(0.9 * (static_cast<double>(lines.size()) +
+                                                                      static_cast<double>(lines.size() / 10)))));
+    expect_done({"tokenize", "--train", at("part"), "--vocab", "300", at("own.json")});
+    const std::string learned = read_bytes(at("own.json"));
+    EXPECT_EQ(read_bytes(at("run/latest/tokenizer.json")), learned);
+    EXPECT_EQ(learned.find("~~"), std::string::npos) << "not from the validation part";
+    EXPECT_EQ(config_of(at("run/latest"))["vocab_size"], 300);
+    EXPECT_EQ(config_of(at("run/latest"))["eos_token_id"], 0);
+
+    expect_done(training("same", {{"tokenizer", at("own.json")}, {"save-every", "3"}}));
+    for (const char* file : {"/data/train.bin", "/data/val.bin", "/latest/model.safetensors"})
+        EXPECT_TRUE(read_bytes(at("run") + file) == read_bytes(at("same") + file)) << file;
+
+    const auto tokenized = fs::last_write_time(at("run/data/train.bin"));
+    resume_is_as_unbroken("run");
+    EXPECT_EQ(fs::last_write_time(at("run/data/train.bin")), tokenized);
+    EXPECT_EQ(read_bytes(at("run/latest/tokenizer.json")), learned);
+    expect_done({"convert", at("run"), at("run.gguf")});
+    EXPECT_EQ(generate(at("run.gguf"), {{"prompt", "line"}}), generate(at("run"), {{"prompt", "line"}}));
+    EXPECT_EQ(eval(at("run.gguf"), text), eval(at("run"), text));
+}
