@@ -225,7 +225,7 @@ TEST_F(Refusals, TextsFromWhichNoTokenizerCanBeLearned) {
     write_bytes(at("empty"), "");
     expect_refused(learn(at("empty"), "300", "t.json"), {"empty", "no text", ";"});
     expect_refused(learn(at("missing"), "300", "t.json"), {"missing", "No such file"});
-    write_bytes(at("long"), std::string(12'000'000, 'a'));  // tokens of 2^23 letters and fewer, each three times in a file
+    write_bytes(at("long"), std::string(12'000'000, 'a'));  // tokens of up to 2^23 letters, three times in a file
     expect_refused(learn(at("long"), "280", "t.json"), {"long", "16 MiB", "spaces", "--vocab"});
     EXPECT_FALSE(std::filesystem::exists(at("t.json")));
     write_bytes(at("taken.json"), "mine");
