@@ -107,7 +107,7 @@ run_tests:
 	@$(if $(NVCC),TEST_TIMEOUT=3600) SKIPPED="$(NO_CUDA)" TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(PLAIN) $(TESTS) $(NARROW) $(B)/test_gpt2 \
 	    $(if $(NVCC),scripts/check_cuda.sh)
 
-test-long: $(B)/test/program/kill_test $(B)/test/program/faults_test $(B)/train_gpt2 ## run the long tests: 2000 kills, every fault of a disk, an hour of training
+test-long: $(patsubst %,$(B)/test/program/%_test,kill faults ranks) $(B)/train_gpt2 $(OF_MPI) ## run the long tests: 2000 kills, 200 of a rank, every fault of a disk, an hour of training
 	@KILLS=2000 FAULTS=all TEST_TIMEOUT=7200 TRAIN_GPT2=$(B)/train_gpt2 scripts/run_tests.sh $(filter %_test,$^)
 	@TRAIN_GPT2=$(B)/train_gpt2 scripts/soak.sh
 

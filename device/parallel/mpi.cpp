@@ -67,7 +67,8 @@ private:
     // MPI_Waitall, but with the processor left to others who want it, and a warning after a minute.
     void wait() {
         const auto begin = Clock::now();
-        int64_t warned = 0;
+        int64_t minutes = 0;
+        bool warned = false;
         for (int64_t tries = 0;; ++tries) {
             int done = 0;
             MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
@@ -79,13 +80,13 @@ private:
                 const timespec pause{0, 1'000'000};
                 nanosleep(&pause, nullptr);
             }
-            if (seconds > 60 * static_cast<double>(warned + 1)) warn_of_late(++warned);
+            if (seconds > 60 * static_cast<double>(minutes + 1)) warned |= warn_of_late(++minutes);
         }
-        if (warned > 0) std::fprintf(stderr, "train_gpt2: %s goes on\n", name(rank_).c_str());
+        if (warned) std::fprintf(stderr, "train_gpt2: %s goes on\n", name(rank_).c_str());
     }
 
-    // Of the ranks that wait for the same one, the lowest prints.
-    void warn_of_late(int64_t minutes) const {
+    // Of the ranks that wait for the same one, the lowest prints. Returns whether this rank has.
+    bool warn_of_late(int64_t minutes) const {
         for (size_t i = 0; i < requests_.size(); ++i) {
             int done = 0;
             if (requests_[i] != MPI_REQUEST_NULL)
@@ -95,8 +96,9 @@ private:
             if (done || rank_ != (peers_[i] == 0 ? 1 : 0)) continue;
             std::fprintf(stderr, "train_gpt2: %s has waited for %s for %lld min; it is busy, stopped or cut off\n",
                          name(rank_).c_str(), name(peers_[i]).c_str(), static_cast<long long>(minutes));
-            return;
+            return true;
         }
+        return false;
     }
 
     std::vector<MPI_Request> requests_;

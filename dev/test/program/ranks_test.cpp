@@ -88,6 +88,31 @@ protected:
         }
         start_with(0);
     }
+    static std::string shim() {
+        const fs::path path = fs::read_symlink("/proc/self/exe").parent_path() / "fault_shim.so";
+        if (!fs::exists(path)) throw std::runtime_error(path.string() + " is missing");
+        return path.string();
+    }
+    // Starts the program on `ranks` ranks by commands of the shell, in which $rank is the rank, and "$@" the program.
+    void start_by_shell(int ranks, const std::string& commands) {
+        launcher = {"mpirun", "-n", std::to_string(ranks),
+                    "sh",     "-c", "rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; " + commands,
+                    "sh"};
+    }
+    // The ranks' processes, in their order.
+    static std::vector<pid_t> children_of(pid_t pid) {
+        std::istringstream list(
+            read_bytes("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
+        std::vector<pid_t> children;
+        for (pid_t child; list >> child;) children.push_back(child);
+        return children;
+    }
+    int64_t log_lines(const std::string& out) const {
+        return std::ranges::count(read_bytes(at(out + "/log.jsonl")), '\n');
+    }
+    static void wait_until(const Child& job, const auto& done) {
+        while (!done() && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
+    }
     std::string missing;
 };
 
@@ -192,9 +217,8 @@ TEST_F(RanksOfMpi, RefuseOnceWhatCannotBeShared) {
 
 TEST_F(RanksOfMpi, NameTheOneWithOtherData) {
     write_bytes(at("other.txt"), read_bytes(text) + "one more line\n");
-    const std::string own_data = "data='" + text + "'; [ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] || data='" +
-                                 at("other.txt") + "'; exec \"$0\" \"$@\" --data \"$data\"";
-    launcher = {"mpirun", "-n", "2", "sh", "-c", own_data};
+    start_by_shell(
+        2, "data='" + text + "'; [ $rank = 0 ] || data='" + at("other.txt") + "'; exec \"$@\" --data \"$data\"");
     std::vector<std::string> arguments = training("run");
     const auto given = std::ranges::find(arguments, "--data");
     arguments.erase(given, given + 2);
@@ -230,11 +254,9 @@ TEST_F(RanksOfMpi, StopAtNaNAndSayWhereItBegins) {
     EXPECT_EQ(messages[0], messages[1]);
 }
 
-// Rank 0 cannot write its checkpoints; the run goes on, on all ranks, and says so once for each.
+// No rank can write a checkpoint; the run goes on, on all ranks, and says so once for each.
 TEST_F(RanksOfMpi, GoOnIfTheDiskIsFull) {
-    const fs::path shim = fs::read_symlink("/proc/self/exe").parent_path() / "fault_shim.so";
-    if (!fs::exists(shim)) throw std::runtime_error(shim.string() + " is missing");
-    launcher = {"mpirun", "-n", "2", "env", "LD_PRELOAD=" + shim.string(), "FAULT_BELOW=.step_", "FAULT=write:1:28:on"};
+    launcher = {"mpirun", "-n", "2", "env", "LD_PRELOAD=" + shim(), "FAULT_BELOW=.step_", "FAULT=write:1:28:on"};
     const Result result = run(training("run", odd()));
     EXPECT_EQ(result.status, 1);
     size_t warnings = 0;
@@ -243,21 +265,83 @@ TEST_F(RanksOfMpi, GoOnIfTheDiskIsFull) {
     EXPECT_EQ(read_log(at("run/log.jsonl")).size(), 6u + 4u);
 }
 
+// Only rank 0 writes, so that the others' disks do not matter.
+TEST_F(RanksOfMpi, WriteOnRank0Only) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    start_by_shell(2, "[ $rank = 0 ] || export LD_PRELOAD=" + shim() + " FAULT_BELOW='" + root +
+                          "' FAULT=open:1:28:on; exec \"$@\"");
+    train("run", odd());
+    EXPECT_EQ(read_log(at("run/log.jsonl")).size(), 6u + 4u);
+}
+
+// Another build on rank 1, and another CPU on rank 2: both are named, and the run goes on.
+TEST_F(RanksOfMpi, NameThoseWithAnotherProgramOrCpu) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    const fs::path program = fs::canonical(binary()), copy = at("other");
+    std::string bytes = read_bytes(program);
+    // Of the text that describes the program, a part short enough to be whole if the compiler has cut it.
+    const std::string known = "CPU; mat", other = "XPU; mat";
+    size_t changed = 0;
+    for (size_t i = 0; (i = bytes.find(known, i)) != std::string::npos; ++changed)
+        bytes.replace(i, known.size(), other);
+    ASSERT_GT(changed, 0u);
+    write_bytes(copy, bytes);
+    fs::permissions(copy, fs::perms::owner_all);
+    fs::create_symlink(program.parent_path() / "train_gpt2_mpi.so", at("train_gpt2_mpi.so"));
+    write_bytes(at("cpuinfo"), "model name\t: Abacus 3\n");
+    start_by_shell(4, "program=$1; shift; [ $rank != 1 ] || program='" + copy.string() +
+                          "'; [ $rank != 2 ] || export LD_PRELOAD=" + shim() + " FAULT_CPUINFO='" + at("cpuinfo") +
+                          "'; exec \"$program\" \"$@\"");
+    const Result result = run(training("run", odd({{"steps", "1"}})));
+    EXPECT_EQ(result.status, 0) << result.err;
+    std::istringstream lines(result.err);
+    std::string first, second, more;
+    std::getline(lines, first), std::getline(lines, second), std::getline(lines, more);
+    EXPECT_TRUE(first.starts_with("train_gpt2: rank 1 on ") && first.find("XPU; mat") < first.find(", rank 0: "))
+        << first;
+    EXPECT_TRUE(second.starts_with("train_gpt2: rank 2 on ") && second.find("Abacus 3") < second.find(", rank 0: "))
+        << second;
+    EXPECT_TRUE(second.ends_with("; the last bits of results may differ from those of one process")) << second;
+    EXPECT_EQ(more, "");
+}
+
+// A rank that has stopped for a minute (by the shim's clock, a second) is named, by one of those that wait for it.
+TEST_F(RanksOfMpi, NameTheOneThatIsLate) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    launcher = {"mpirun", "-n", "4", "env", "LD_PRELOAD=" + shim(), "FAULT_CLOCK=" + at("hurry")};
+    const Child job = start(training("run", odd({{"steps", "100000"}, {"save-every", "0"}, {"eval-every", "0"}})));
+    wait_until(job, [&] { return log_lines("run") > 2; });
+    const std::vector<pid_t> ranks = children_of(job.pid);
+    ASSERT_EQ(ranks.size(), 4u);
+    kill(ranks[2], SIGSTOP);
+    write_bytes(at("hurry"), "");
+    std::string line;
+    for (char c = 0; c != '\n' && read(job.err, &c, 1) == 1;) line += c;
+    kill(ranks[2], SIGCONT);
+    kill(job.pid, SIGUSR2);
+    const Result result = finish(job);
+    char host[256] = "";
+    gethostname(host, sizeof host);
+    const std::string on = std::string(" on ") + host;
+    EXPECT_EQ(line, "train_gpt2: rank 0" + on + " has waited for rank 2" + on +
+                        " for 1 min; it is busy, stopped or cut off\n");
+    EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
+    const size_t on_again = result.err.find("train_gpt2: rank 0" + on + " goes on\n");
+    EXPECT_NE(on_again, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find(" goes on\n", on_again), result.err.rfind(" goes on\n")) << result.err;
+}
+
 // What mpirun passes on: SIGUSR1 saves, and SIGUSR2 saves and stops, on all ranks after the same step.
 TEST_F(RanksOfMpi, SaveAndStopBySignals) {
     const Args options =
         odd({{"steps", "100000"}, {"save-every", "0"}, {"schedule", "constant"}, {"warmup", "0"}, {"eval-every", "0"}});
     start_with(2);
     const Child job = start(training("run", options));
-    const auto wait_until = [&](const auto& done) {
-        while (!done() && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
-    };
-    const auto lines = [&] { return std::ranges::count(read_bytes(at("run/log.jsonl")), '\n'); };
-    wait_until([&] { return lines() > 2; });
+    wait_until(job, [&] { return log_lines("run") > 2; });
     kill(job.pid, SIGUSR1);
-    wait_until([&] { return path_exists(at("run/latest")); });
+    wait_until(job, [&] { return path_exists(at("run/latest")); });
     const std::string saved = fs::read_symlink(at("run/latest")).string();
-    wait_until([&] { return lines() > std::stoi(saved.substr(5)) + 2; });
+    wait_until(job, [&] { return log_lines("run") > std::stoi(saved.substr(5)) + 2; });
     for (int twice = 0; twice < 2; ++twice) kill(job.pid, SIGUSR2);  // as a launcher may do
     const Result result = finish(job);
     EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
@@ -280,20 +364,13 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
     const Args options = odd({{"steps", "60"}, {"save-every", "4"}, {"keep", "2"}});
     train("whole", options);
-    const auto children_of = [](pid_t pid) {
-        std::istringstream list(
-            read_bytes("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
-        std::vector<pid_t> children;
-        for (pid_t child; list >> child;) children.push_back(child);
-        return children;
-    };
     const char* wanted = std::getenv("KILLS");
     const int kills = wanted ? std::max(1, std::atoi(wanted) / 10) : 2;  // one resumed by two, one by one
     for (int k = 0; k < kills; ++k) {
         const std::string out = "killed" + std::to_string(k);
         start_with(4);
         const Child job = start(training(out, options));
-        while (!path_exists(at(out + "/latest")) && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
+        wait_until(job, [&] { return path_exists(at(out + "/latest")); });
         usleep(static_cast<useconds_t>(k * 7919 % 50'000));
         const std::vector<pid_t> ranks = children_of(job.pid);
         ASSERT_EQ(ranks.size(), 4u);
