@@ -375,13 +375,16 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         const std::vector<pid_t> ranks = children_of(job.pid);
         ASSERT_EQ(ranks.size(), 4u);
         kill(ranks[static_cast<size_t>(3 - k % 4)], SIGKILL);
-        const auto begin = std::chrono::steady_clock::now();
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         const Result result = finish(job);
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
         EXPECT_NE(result.status, 0);
         EXPECT_NE(result.err.find("rank " + std::to_string(3 - k % 4)), std::string::npos) << result.err;
-        for (const pid_t rank : ranks)
-            EXPECT_EQ(read_bytes("/proc/" + std::to_string(rank) + "/cmdline"), "") << "it is still there";
+        for (const pid_t rank : ranks) {  // on a busy machine, those that mpirun has killed end after it
+            const auto command = [&] { return read_bytes("/proc/" + std::to_string(rank) + "/cmdline"); };
+            while (!command().empty() && std::chrono::steady_clock::now() < end) usleep(1000);
+            EXPECT_EQ(command(), "") << "it is still there";
+        }
+        EXPECT_LT(std::chrono::steady_clock::now(), end);
         start_with(k % 2 == 0 ? 2 : 0);
         expect_done({"train", "--resume", "--out", at(out)});
         expect_same_run("whole", out);
