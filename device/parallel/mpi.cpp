@@ -35,16 +35,19 @@ public:
     void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
         requests_.clear();
         peers_.clear();
-        for (const Message& m : receives)
-            each_piece(m, [&](char* data, int bytes, int peer) {
-                MPI_Irecv(data, bytes, MPI_BYTE, peer, 0, MPI_COMM_WORLD, new_request(peer));
-            });
+        // Sends first. Each announces a large message, and a receive requests what was announced. Over TCP an
+        // announcement or a request that follows a message's data waits until they are sent: with the receives first,
+        // the two directions between two ranks took turns, at half the speed.
         for (const Message& m : sends) {
             each_piece(m, [&](char* data, int bytes, int peer) {
                 MPI_Isend(data, bytes, MPI_BYTE, peer, 0, MPI_COMM_WORLD, new_request(peer));
             });
             sent_bytes += static_cast<double>(m.bytes);
         }
+        for (const Message& m : receives)
+            each_piece(m, [&](char* data, int bytes, int peer) {
+                MPI_Irecv(data, bytes, MPI_BYTE, peer, 0, MPI_COMM_WORLD, new_request(peer));
+            });
         wait();
     }
 
