@@ -12,6 +12,7 @@
 #include "device/platform.h"
 #include "io/file/file.h"
 #include "program/exit_status.h"
+#include "program/launcher.h"
 
 namespace {
 
@@ -28,31 +29,24 @@ std::string library_path() {
     return beside(started.dli_fname);
 }
 
-// The number in an environment variable, or -1.
-int64_t number_of(const char* variable) {
-    const char* const text = std::getenv(variable);
-    return text ? std::atoll(text) : -1;
-}
-
-// What the environment says of the launcher. Open MPI sets OMPI_…, MPICH and Slurm's pmi2 PMI_…, and Slurm's pmix and
-// PRRTE PMIX_RANK, without the number of processes.
-struct Launcher {
-    int64_t rank = std::max({number_of("OMPI_COMM_WORLD_RANK"), number_of("PMI_RANK"), number_of("PMIX_RANK")});
-    int64_t count = std::max({number_of("OMPI_COMM_WORLD_SIZE"), number_of("PMI_SIZE"),
-                              number_of("PMIX_RANK") < 0 ? -1 : number_of("SLURM_STEP_NUM_TASKS")});
-    int64_t of_slurm = number_of("SLURM_STEP_NUM_TASKS");
-    bool known() const { return rank >= 0; }
-};
-
 // One process of several prints the reason for which none can start.
 [[noreturn]] void refuse(int64_t rank, const std::string& reason) { throw RankFailed(2, rank > 0 ? "" : reason); }
+
+// Slurm has started processes that do not know of each other.
+[[noreturn]] void refuse_strangers(int64_t rank, int64_t count) {
+    refuse(rank, "srun: started " + std::to_string(count) +
+                     " processes that do not know of each other; start them with srun "
+                     "--mpi=pmix (srun --mpi=list shows what this Slurm has), or by mpirun");
+}
 
 std::unique_ptr<Ranks> load_mpi(const Launcher& launcher) {
     const std::string path = library_path(), many = launcher.count > 1 ? std::to_string(launcher.count) + " " : "";
     if (!path_exists(path))
-        refuse(launcher.rank, "mpirun: started " + many + "processes, but this program was built without MPI (" + path +
+        refuse(launcher.rank, launcher.name() + ": started " + many +
+                                  "processes, but this program was built without MPI (" + path +
                                   " is missing); install libopenmpi-dev, or another MPI with mpicxx, and run make "
-                                  "again, or start one process without mpirun");
+                                  "again, or start one process without " +
+                                  launcher.name());
     // Global, because the parts of Open MPI that it loads itself look for its symbols there.
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library)
@@ -69,20 +63,18 @@ bool has_mpi() { return path_exists(library_path()); }
 std::unique_ptr<Ranks> start_ranks() {
     const Launcher launcher;
     if (!launcher.known()) {
-        if (launcher.of_slurm > 1)
-            refuse(number_of("SLURM_PROCID"),
-                   "srun: started " + std::to_string(launcher.of_slurm) +
-                       " processes that do not know of each other; start them with srun "
-                       "--mpi=pmix (srun --mpi=list shows what this Slurm has), or by mpirun");
+        if (launcher.of_slurm > 1) refuse_strangers(Launcher::number_of("SLURM_PROCID"), launcher.of_slurm);
         return std::make_unique<Alone>();
     }
     if (launcher.count == 1) return std::make_unique<Alone>();
     std::unique_ptr<Ranks> ranks = load_mpi(launcher);
-    if (launcher.count > 1 && ranks->count() != launcher.count)
+    if (launcher.count > 1 && ranks->count() != launcher.count) {
+        if (launcher.is_srun()) refuse_strangers(launcher.rank, launcher.count);
         refuse(launcher.rank, "mpirun: started " + std::to_string(launcher.count) +
                                   " processes that do not know of each other: it belongs to another MPI than the one "
                                   "that this program was built with; use that one's mpirun, or run make with this "
                                   "one's mpicxx first in PATH");
+    }
     if (!ranks->first())
         if (const int null = open("/dev/null", O_WRONLY | O_CLOEXEC); null >= 0) {
             dup2(null, STDOUT_FILENO);

@@ -11,6 +11,7 @@
 #include "io/file/error.h"
 #include "io/file/json.h"
 #include "io/text/bpe_trainer.h"
+#include "program/launcher.h"
 #include "program/options_table.h"
 
 namespace {
@@ -265,7 +266,9 @@ void Options::fill_defaults() {
 // Refuses options that contradict each other, as far as this can be checked without reading a file.
 void Options::check() const {
     const auto text = [](int64_t x) { return std::to_string(x); };
-    refuse_if(ranks > 1 && command != "train", "mpirun: " + command + " runs in one process; start it without mpirun");
+    const std::string launcher = Launcher().name();
+    refuse_if(ranks > 1 && command != "train",
+              launcher + ": " + command + " runs in one process; start it without " + launcher);
     refuse_if(command == "eval" && data.empty() && choices.empty(),
               "--data: missing; give a text file or token shards to evaluate on, or examples with --choices");
     refuse_if(command == "eval" && data.empty() && given("stride"), "--stride: is for --data; leave it out");
@@ -298,7 +301,7 @@ void Options::check() const {
     const int64_t one = batch * seq, below = total_batch / one * one;
     const std::string nearest = (below > 0 ? text(below) + " or " : "") + text(below + one);
     const auto power_below = [](int64_t x) { return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(x))); };
-    refuse_if(power_below(ranks) != ranks, "mpirun: " + text(ranks) + " processes are not a power of two; start " +
+    refuse_if(power_below(ranks) != ranks, launcher + ": " + text(ranks) + " processes are not a power of two; start " +
                                                text(power_below(ranks)) + " or " + text(2 * power_below(ranks)));
     refuse_if(power_below(shards) != shards,
               "--shards: " + text(shards) + " is not a power of two; choose " + text(power_below(shards)));

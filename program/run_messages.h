@@ -18,6 +18,7 @@
 #include "device/platform.h"
 #include "device/update.h"
 #include "device/parallel/ranks.h"
+#include "program/launcher.h"
 #include "program/outliers.h"
 #include "program/schedule.h"
 
@@ -45,15 +46,16 @@ inline void print_ranks(Ranks& ranks) {
     std::printf("ranks: %" PRId64 " on %zu machine%s, %d%s%s %s each\n", ranks.count(), hosts.size(),
                 hosts.size() == 1 ? "" : "s", fewest, fewest == most ? "" : " to ",
                 fewest == most ? "" : std::to_string(most).c_str(), most == 1 ? "thread" : "threads");
+    const char* const more_cores =
+        Launcher().is_srun() ? "srun --cpus-per-task=N" : "mpirun --bind-to none, or --map-by socket:PE=N,";
     for (const std::string& host : hosts) {
         int64_t used = 0, all = 0;
         for (size_t r = 0; r < threads.size(); ++r)
             if (ranks.hosts()[r] == host) used += threads[r], all = cores[r];
         if (used < all)
             std::printf("ranks: %" PRId64 " of the %" PRId64
-                        " cores of %s are idle; mpirun --bind-to none, or "
-                        "--map-by socket:PE=N, gives a rank more than one core\n",
-                        all - used, all, host.c_str());
+                        " cores of %s are idle; %s gives a rank more than one core\n",
+                        all - used, all, host.c_str(), more_cores);
     }
 }
 

@@ -193,7 +193,7 @@ TEST_F(RanksOfMpi, ShareTheMomentsAndSendNoMoreThanTheFormula) {
 TEST_F(RanksOfMpi, RefuseOnceWhatCannotBeShared) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
     const auto expect_one_line = [&](int ranks, const std::vector<std::string>& arguments, const std::string& line) {
-        start_with(ranks);
+        if (ranks > 0) start_with(ranks);
         const Result result = run(arguments);
         EXPECT_EQ(result.status, 2);
         size_t lines = 0;
@@ -207,6 +207,11 @@ TEST_F(RanksOfMpi, RefuseOnceWhatCannotBeShared) {
     expect_one_line(2, training("run", {{"data", at("nothing")}}), at("nothing"));
     expect_one_line(2, {"generate", "--from", at("run")},
                     "mpirun: generate runs in one process; start it without mpirun");
+    // An environment as srun's.
+    start_with(3);
+    for (const char* word : {"env", "-u", "OMPI_COMM_WORLD_RANK", "-u", "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS=3"})
+        launcher.emplace_back(word);
+    expect_one_line(0, training("run"), "srun: 3 processes are not a power of two; start 2 or 4");
     EXPECT_FALSE(fs::exists(at("run")));
     start_with(0);
     train("run", {{"shards", "2"}});
