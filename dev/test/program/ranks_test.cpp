@@ -99,13 +99,21 @@ protected:
                     "sh",     "-c", "rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; " + commands,
                     "sh"};
     }
-    // The ranks' processes, in their order.
     static std::vector<pid_t> children_of(pid_t pid) {
         std::istringstream list(
             read_bytes("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
         std::vector<pid_t> children;
         for (pid_t child; list >> child;) children.push_back(child);
         return children;
+    }
+    // The ranks' processes, in their order: children of mpirun, or, with MPICH, of its only child.
+    static std::vector<pid_t> ranks_of(const Child& job) {
+        const std::vector<pid_t> children = children_of(job.pid);
+        return children.size() == 1 ? children_of(children[0]) : children;
+    }
+    // MPICH's mpirun sometimes returns 0 when the ranks have not.
+    void expect_status(const Result& result, int status) const {
+        EXPECT_TRUE(result.status == status || (is_mpich && result.status == 0)) << result.status << result.err;
     }
     int64_t log_lines(const std::string& out) const {
         return std::ranges::count(read_bytes(at(out + "/log.jsonl")), '\n');
@@ -114,6 +122,7 @@ protected:
         while (!done() && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
     }
     std::string missing;
+    const bool is_mpich = std::system("mpirun --version 2>/dev/null | grep -q HYDRA") == 0;
 };
 
 }  // namespace
@@ -316,21 +325,21 @@ TEST_F(RanksOfMpi, NameTheOneThatIsLate) {
     launcher = {"mpirun", "-n", "4", "env", "LD_PRELOAD=" + shim(), "FAULT_CLOCK=" + at("hurry")};
     const Child job = start(training("run", odd({{"steps", "100000"}, {"save-every", "0"}, {"eval-every", "0"}})));
     wait_until(job, [&] { return log_lines("run") > 2; });
-    const std::vector<pid_t> ranks = children_of(job.pid);
+    const std::vector<pid_t> ranks = ranks_of(job);
     ASSERT_EQ(ranks.size(), 4u);
     kill(ranks[2], SIGSTOP);
     write_bytes(at("hurry"), "");
     std::string line;
     for (char c = 0; c != '\n' && read(job.err, &c, 1) == 1;) line += c;
     kill(ranks[2], SIGCONT);
-    kill(job.pid, SIGUSR2);
+    kill(ranks[3], SIGUSR2);
     const Result result = finish(job);
     char host[256] = "";
     gethostname(host, sizeof host);
     const std::string on = std::string(" on ") + host;
     EXPECT_EQ(line, "train_gpt2: rank 0" + on + " has waited for rank 2" + on +
                         " for 1 min; it is busy, stopped or cut off\n");
-    EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
+    expect_status(result, 128 + SIGUSR2);
     const size_t on_again = result.err.find("train_gpt2: rank 0" + on + " goes on\n");
     EXPECT_NE(on_again, std::string::npos) << result.err;
     EXPECT_EQ(result.err.find(" goes on\n", on_again), result.err.rfind(" goes on\n")) << result.err;
@@ -347,9 +356,10 @@ TEST_F(RanksOfMpi, SaveAndStopBySignals) {
     wait_until(job, [&] { return path_exists(at("run/latest")); });
     const std::string saved = fs::read_symlink(at("run/latest")).string();
     wait_until(job, [&] { return log_lines("run") > std::stoi(saved.substr(5)) + 2; });
-    for (int twice = 0; twice < 2; ++twice) kill(job.pid, SIGUSR2);  // as a launcher may do
+    // Twice, as a launcher may do. MPICH's does not pass this one on, but one rank is enough.
+    for (int twice = 0; twice < 2; ++twice) kill(is_mpich ? ranks_of(job).back() : job.pid, SIGUSR2);
     const Result result = finish(job);
-    EXPECT_EQ(result.status, 128 + SIGUSR2) << result.err;
+    expect_status(result, 128 + SIGUSR2);
     EXPECT_NE(result.out.find("stopped by SIGUSR2 after step "), std::string::npos) << result.out;
     const std::string last = fs::read_symlink(at("run/latest")).string();
     EXPECT_GT(last, saved);
@@ -377,13 +387,15 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         const Child job = start(training(out, options));
         wait_until(job, [&] { return path_exists(at(out + "/latest")); });
         usleep(static_cast<useconds_t>(k * 7919 % 50'000));
-        const std::vector<pid_t> ranks = children_of(job.pid);
+        const std::vector<pid_t> ranks = ranks_of(job);
         ASSERT_EQ(ranks.size(), 4u);
         kill(ranks[static_cast<size_t>(3 - k % 4)], SIGKILL);
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         const Result result = finish(job);
         EXPECT_NE(result.status, 0);
-        EXPECT_NE(result.err.find("rank " + std::to_string(3 - k % 4)), std::string::npos) << result.err;
+        // MPICH's mpirun names a machine, and one of the ranks' processes.
+        const std::string name = is_mpich ? "RUNNING AT " : "rank " + std::to_string(3 - k % 4);
+        EXPECT_NE((result.out + result.err).find(name), std::string::npos) << result.out << result.err;
         for (const pid_t rank : ranks) {  // on a busy machine, those that mpirun has killed end after it
             const auto command = [&] { return read_bytes("/proc/" + std::to_string(rank) + "/cmdline"); };
             while (!command().empty() && std::chrono::steady_clock::now() < end) usleep(1000);
