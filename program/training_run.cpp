@@ -405,7 +405,11 @@ void TrainingRun::keep_best(double loss) {
         return;
     }
     state.best_val_loss = loss, state.best_step = state.step, state.no_better = 0;
-    if (options.save_every > 0 && state.step > 0) save_best_model();
+    if (options.save_every == 0 || state.step == 0) return;
+    write_model("the best model so far, of step " + std::to_string(state.step) + ",",
+                [&](const Model::HostState& host) {
+                    if (ranks.first()) save_best(options.out, model->config, host.parameters, *tokenizer);
+                });
 }
 
 // A sample continues end-of-text or, where the tokenizer has none, a line break. Where the tokenizer or the model
@@ -476,7 +480,24 @@ void TrainingRun::clear_progress() {
     if (progress) progress->clear();
 }
 
-// Saves a checkpoint. If that fails, the earlier checkpoints are still there, and training continues.
+// Calls write(the model in host memory) on all ranks. If that fails, prints that `what` is not saved; training
+// continues.
+void TrainingRun::write_model(const std::string& what, const std::function<void(const Model::HostState&)>& write) {
+    try {
+        Model::HostState host;
+        on_all(ranks, [&] { host = model->download(); });
+        write(host);
+    } catch (const InputError& error) {
+        warn(std::string(error.what()) + "; " + what + " is not saved");
+    } catch (const std::bad_alloc&) {  // a GPU's memory is copied to the host
+        warn("out of memory; " + what + " is not saved");
+    } catch (const RankFailed& failure) {
+        if (failure.status != 2) throw;
+        warn("out of memory on a rank; " + what + " is not saved");
+    }
+}
+
+// Saves a checkpoint. If that fails, the earlier checkpoints are still there.
 void TrainingRun::save() {
     clear_progress();
     if (log) log->sync();
@@ -484,9 +505,7 @@ void TrainingRun::save() {
     state.losses = outliers.losses, state.norms = outliers.norms;
     state.last_applied = model->last_applied;
     save_failed = true;
-    try {
-        Model::HostState host;
-        on_all(ranks, [&] { host = model->download(); });
+    write_model("step " + std::to_string(state.step), [&](const Model::HostState& host) {
         const bool done = Moments(ranks, slices, host).save([&](const std::vector<OptimizerBuffer>& optimizer) {
             const std::string path = save_checkpoint(options.out, model->config, host.parameters, *tokenizer, optimizer,
                                                      state, options.keep);
@@ -494,27 +513,7 @@ void TrainingRun::save() {
             std::fflush(stdout);
         });
         if (done) saved = true, save_failed = false;
-    } catch (const InputError& error) {
-        warn(std::string(error.what()) + "; step " + std::to_string(state.step) + " is not saved");
-    } catch (const std::bad_alloc&) {  // a checkpoint copies a GPU's memory to the host
-        warn("out of memory; step " + std::to_string(state.step) + " is not saved");
-    } catch (const RankFailed& failure) {
-        if (failure.status != 2) throw;
-        warn("out of memory on a rank; step " + std::to_string(state.step) + " is not saved");
-    }
-}
-
-void TrainingRun::save_best_model() {
-    if (!ranks.first()) return;
-    try {
-        save_best(options.out, model->config, model->download().parameters, *tokenizer);
-    } catch (const InputError& error) {
-        warn(std::string(error.what()) + "; the model of step " + std::to_string(state.step) +
-             ", the best so far, is not in " + options.out + "/best");
-    } catch (const std::bad_alloc&) {
-        warn("out of memory; the model of step " + std::to_string(state.step) + ", the best so far, is not in " +
-             options.out + "/best");
-    }
+    });
 }
 
 // Writes the report. Returns false, after a warning, if that fails.

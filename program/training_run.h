@@ -103,8 +103,8 @@ private:
     bool pauses();
     void pause();
     void clear_progress();
+    void write_model(const std::string& what, const std::function<void(const Model::HostState&)>& write);
     void save();
-    void save_best_model();
     bool report();
     void warn(const std::string& message);
     void warn_of_log();
