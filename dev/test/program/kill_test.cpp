@@ -110,6 +110,6 @@ TEST_F(Killed, BeforeAnythingWasWrittenTheSameCommandWorks) {
     write_bytes(at("run/.lock"), "12345");
     write_bytes(at("run/options.json.12345.tmp"), "{");
     train("run");
-    EXPECT_EQ(listing(at("run")),
-              (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json", "report.html", "step_000006"}));
+    EXPECT_EQ(listing(at("run")), (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json",
+                                                            "report.html", "step_000006"}));
 }
