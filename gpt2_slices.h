@@ -55,3 +55,8 @@ inline std::vector<Slice> update_slices(const ParameterTable& table, int64_t ran
     slices.back().end = table.size;
     return slices;
 }
+
+// The slice of the rank that shares its training so.
+inline Slice own_slice(const ParameterTable& table, const Sharing& sharing) {
+    return update_slices(table, sharing.ranks->count(), sharing.muon)[static_cast<size_t>(sharing.ranks->rank())];
+}

@@ -14,6 +14,7 @@
 #include "gpt2_nonfinite.h"
 #include "io/file/error.h"
 #include "program/launch.h"
+#include "program/launcher.h"
 #include "program/memory_plan.h"
 
 namespace {
@@ -81,7 +82,7 @@ void refuse_shared_gpus(const Ranks& ranks, const std::vector<GpuPlace>& gpus) {
     const auto mine = static_cast<size_t>(ranks.rank());
     for (size_t r = 0; r < mine; ++r)
         if (gpus[r] == gpus[mine] && ranks.hosts()[r] == ranks.hosts()[mine])
-            throw InputError("mpirun: " + std::to_string(ranks.on_this_host()) + " processes on " +
+            throw InputError(Launcher().name() + ": " + std::to_string(ranks.on_this_host()) + " processes on " +
                              ranks.hosts()[mine] +
                              ", of which two have the same GPU; start one for each GPU, without "
                              "--device");
@@ -90,10 +91,8 @@ void refuse_shared_gpus(const Ranks& ranks, const std::vector<GpuPlace>& gpus) {
 // Host memory that a model takes while it is read or saved, in bytes. Throws InputError if there is less.
 int64_t check_host_memory(const GPT2Config& config, ActivationPolicy policy, const Sharing& sharing) {
     const ParameterTable table(config);
-    const Ranks& ranks = *sharing.ranks;
-    const Slice mine = update_slices(table, ranks.count(), sharing.muon)[static_cast<size_t>(ranks.rank())];
-    const int64_t moments = policy == ActivationPolicy::inference ? 0 : 2 * mine.size();
-    const int64_t bytes = (table.size + moments) * 4, available = available_memory() / ranks.on_this_host();
+    const int64_t moments = policy == ActivationPolicy::inference ? 0 : 2 * own_slice(table, sharing).size();
+    const int64_t bytes = (table.size + moments) * 4, available = available_memory() / sharing.ranks->on_this_host();
     if (bytes > available)
         throw InputError("host memory: " + mebibytes(available) + " available, " + mebibytes(bytes) +
                          " needed to read and save the model; make the model smaller");
@@ -130,8 +129,8 @@ void connect_devices(const Options& options, Ranks& ranks) {
         try {
             library.emplace();
         } catch (const std::runtime_error& error) {
-            throw InputError("mpirun: several processes need NCCL (" + std::string(error.what()) +
-                             "); install libnccl2 and libnccl-dev and run make again, or start one process");
+            throw InputError(Launcher().name() + ": several processes need NCCL (" + error.what() +
+                             "); install libnccl2 and libnccl-dev and rebuild with make, or start one process");
         }
     });
     const std::vector<GpuPlace> gpus = all_gather(ranks, gpu);

@@ -44,8 +44,8 @@ std::unique_ptr<Ranks> load_mpi(const Launcher& launcher) {
     if (!path_exists(path))
         refuse(launcher.rank, launcher.name() + ": started " + many +
                                   "processes, but this program was built without MPI (" + path +
-                                  " is missing); install libopenmpi-dev, or another MPI with mpicxx, and run make "
-                                  "again, or start one process without " +
+                                  " is missing); install libopenmpi-dev, or another MPI with mpicxx, and rebuild with "
+                                  "make, or start one process without " +
                                   launcher.name());
     // Global, because the parts of Open MPI that it loads itself look for its symbols there.
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

@@ -17,9 +17,9 @@
 namespace {
 
 // A line on a terminal's standard error.
-class Progress {
+class LearningProgress {
 public:
-    ~Progress() {
+    ~LearningProgress() {
         if (shown_) std::fprintf(stderr, "\r\033[K");
     }
     void show(const char* what, int64_t done, int64_t all) {
@@ -37,7 +37,7 @@ private:
 
 // `source` is the text, for messages; `option` says how the size is given: "--vocab " or "bpe:".
 Vocabulary learn(const WordCounts& words, int64_t size, const std::string& source, const std::string& option,
-                 Progress& progress) {
+                 LearningProgress& progress) {
     if (words.size() == 0) throw InputError(source + ": contains no text; a tokenizer is learned from a longer one");
     Vocabulary vocabulary =
         train_byte_pairs(words, size, [&](int64_t tokens) { progress.show("merges", tokens, size); });
@@ -61,7 +61,7 @@ void run_learn_tokenizer(const Options& options) {
     WordCounts words;
     Vocabulary vocabulary;
     {
-        Progress progress;
+        LearningProgress progress;
         words.add_text(file.text(), added, [&](int64_t done, int64_t all) { progress.show("words", done, all); });
         vocabulary = learn(words, options.vocab, options.in_path, "--vocab ", progress);
     }
@@ -74,7 +74,7 @@ void run_learn_tokenizer(const Options& options) {
 }
 
 std::shared_ptr<const Tokenizer> learn_tokenizer(const Options& options) {
-    Progress progress;
+    LearningProgress progress;
     const AddedTokens added = added_tokens_to_train(options.no_special_tokens);
     const WordCounts words = count_training_words(
         options.data, options.val, added, [&](int64_t done, int64_t all) { progress.show("words", done, all); });

@@ -66,8 +66,8 @@ struct MemoryPlan {
         const ParameterTable table(config);
         const int64_t parameters = table.size;
         rows.emplace_back("parameters", parameters * sizes.scalar);
-        const auto& [shards, ranks, muon] = sizes.sharing;
-        const Slice mine = update_slices(table, ranks->count(), muon)[static_cast<size_t>(ranks->rank())];
+        const int64_t shards = sizes.sharing.shards, ranks = sizes.sharing.ranks->count();
+        const Slice mine = own_slice(table, sizes.sharing);
         if (sizes.scalar != sizes.wide) rows.emplace_back("their fp32 originals", mine.size() * sizes.wide);
         if (policy != ActivationPolicy::inference) {
             rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(shards)));
@@ -76,9 +76,9 @@ struct MemoryPlan {
                 if (p.muon() && !sizes.second_moments_of_matrices)
                     moments -= Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
             rows.emplace_back("optimizer state", moments * sizes.wide);
-            if (ranks->count() > 1)
-                rows.emplace_back("exchange", slice_sum::received_floats(ranks->count()) * sizes.wide +
-                                                  global_norm::runs(parameters) * 8);
+            if (ranks > 1)
+                rows.emplace_back("exchange",
+                                  slice_sum::received_floats(ranks) * sizes.wide + global_norm::runs(parameters) * 8);
         }
         const ActivationTable activations(config, B, T, policy, sizes.wide / sizes.scalar, cache);
         rows.emplace_back("activations", activations.size * sizes.scalar);

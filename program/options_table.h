@@ -111,14 +111,13 @@ inline const std::vector<OptionRow> rows = {
      "validation data, a text file or token shards"},
     {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)", "byte|gpt2|bpe:N|none|FILE",
      "byte: every byte is a token; gpt2: GPT-2's BPE; bpe:N: a BPE of N tokens, learned from the training data, such "
-     "as "
-     "bpe:4096; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data are "
+     "as bpe:4096; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data "
+     "are "
      "shards of token ids without a text form (a new model then needs --vocab)"},
     {"tokenizer", tokenize | generate | eval, &O::tokenizer, "(byte, or that of the model with --from)",
      "byte|gpt2|none|FILE",
      "byte: every byte is a token; gpt2: GPT-2's BPE; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a "
-     "Hugging "
-     "Face directory; none: the data are shards of token ids without a text form"},
+     "Hugging Face directory; none: the data are shards of token ids without a text form"},
     {"train", tokenize, &O::train_tokenizer, "", "",
      "learn a byte-level BPE of --vocab tokens from TEXT, and write it as OUT.json"},
     {"vocab", tokenize, &O::vocab, "", "N", "vocabulary size of the tokenizer that --train learns", 257, 65536},

@@ -134,7 +134,7 @@ bool TrainingRun::print_start() {
 void TrainingRun::print_out_of_patience() const {
     std::printf("stopped after step %" PRId64 ": no lower validation loss than %.4f, of step %" PRId64 ", in %" PRId64
                 " evaluations; a larger --patience trains longer\n",
-                state.step, state.best_val_loss, state.best_step, state.no_better);
+                state.step, state.best_val_loss, state.best_step, state.evaluations_since_best);
 }
 
 void TrainingRun::start() {
@@ -377,7 +377,8 @@ void TrainingRun::evaluate() {
     const int64_t windows = options.batch * options.eval_batches;
     const Validation of_some = validate(windows);
     // The last validation uses ten times as many batches, which is all of a small text.
-    const Validation found = state.step == options.steps ? validate(windows * 10) : of_some;
+    const bool more = state.step == options.steps && windows < val->windows();
+    const Validation found = more ? validate(windows * 10) : of_some;
     LogEntry entry{.step = state.step, .split = "val", .loss = found.loss};
     if (tokenizer->reads_text() && tokenizer->name() != "byte") entry.nats_per_byte = found.per_byte;
     if (!options.choices.empty())
@@ -401,10 +402,10 @@ void TrainingRun::evaluate() {
 // After an evaluation; all that it compares are over the same windows. The model is kept if it is the best so far.
 void TrainingRun::keep_best(double loss) {
     if (state.best_val_loss != 0 && !(loss < state.best_val_loss)) {
-        ++state.no_better;
+        ++state.evaluations_since_best;
         return;
     }
-    state.best_val_loss = loss, state.best_step = state.step, state.no_better = 0;
+    state.best_val_loss = loss, state.best_step = state.step, state.evaluations_since_best = 0;
     if (options.save_every == 0 || state.step == 0) return;
     write_model("the best model so far, of step " + std::to_string(state.step) + ",",
                 [&](const Model::HostState& host) {

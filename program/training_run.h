@@ -78,7 +78,7 @@ private:
     // The signal to stop, or 0. Several ranks agree on it after each step.
     int stop_asked() const { return ranks.count() == 1 ? stop_signals::stop_asked.load() : stop_signal; }
     // --patience: whether the validation loss has stopped falling.
-    bool out_of_patience() const { return options.patience > 0 && state.no_better >= options.patience; }
+    bool out_of_patience() const { return options.patience > 0 && state.evaluations_since_best >= options.patience; }
     bool owes_evaluation() const { return due(options.eval_every) && state.evaluated < state.step; }
     bool owes_sample() const {
         return due(options.sample_every) && state.step > 0 && options.sample_tokens > 0 && state.sampled < state.step;

@@ -20,6 +20,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def split_text(path, directory):
     return directory / "train.txt", directory / "val.txt"
 
 
-def last_numbers(log):
+def final_training_loss(log):
     """The mean training loss of a log's last tenth."""
     losses = [float(m) for m in re.findall(r'"split":"train","loss":([0-9.]+)', log)]
     return statistics.mean(losses[-max(1, len(losses) // 10):])
@@ -77,8 +78,8 @@ def train(program, recipe, seed, parts, name, directory, threads):
     said = subprocess.run([program, "eval", "--from", out, "--data", parts[1], "--batch", "16"],
                           check=True, env=environment, capture_output=True, text=True).stdout  # fmt: skip
     bits = float(re.search(r"([0-9.]+) bits per byte", said)[1])
-    loss = last_numbers((out / "log.jsonl").read_text())
-    subprocess.run(["rm", "-r", out], check=True)
+    loss = final_training_loss((out / "log.jsonl").read_text())
+    shutil.rmtree(out)
     return {"recipe": name, "steps": steps, "options": options, "seed": seed,
             "nats_per_byte": f"{bits * math.log(2):.5f}", "train_loss": f"{loss:.4f}", "seconds": f"{seconds:.0f}"}  # fmt: skip
 
@@ -87,12 +88,13 @@ def error_of_mean(losses):
     return statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan
 
 
-def print_table(rows, recipes):
+def print_table(text, rows, recipes):
+    print(f"{text}:\n")
     print("| recipe | steps | options | seeds | nats per byte | against the first |")
     print("|---|---:|---|---:|---:|---:|")
     first = {}
     for name, (group, steps, options) in recipes.items():
-        losses = [float(r["nats_per_byte"]) for r in rows if (r["recipe"], r["options"]) == (name, options)]
+        losses = [float(r["nats_per_byte"]) for r in rows if (r["text"], r["recipe"], r["options"]) == (text, name, options)]
         if not losses:
             continue
         mean, error = statistics.mean(losses), error_of_mean(losses)
@@ -145,7 +147,8 @@ def main():
                         rows.append({"text": text} | row)
                         writer.writerow(rows[-1])
                         file.flush()
-    print_table(rows, recipes)
+    for text in sorted({r["text"] for r in rows}):
+        print_table(text, rows, recipes)
 
 
 if __name__ == "__main__":

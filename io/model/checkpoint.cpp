@@ -58,7 +58,7 @@ void write_files(const std::string& directory, const GPT2Config& config, const f
                                          {"seconds", state.seconds},
                                          {"best_val_loss", state.best_val_loss},
                                          {"best_step", state.best_step},
-                                         {"no_better", state.no_better},
+                                         {"evaluations_since_best", state.evaluations_since_best},
                                          {"evaluated", state.evaluated},
                                          {"sampled", state.sampled},
                                          {"data", state.data},

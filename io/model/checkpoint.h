@@ -52,14 +52,14 @@ struct OptimizerBuffer {
 
 // The state of a checkpoint besides the model.
 struct TrainerState {
-    int64_t step = 0;            // updates done
-    int64_t last_applied = 0;    // the last update that was not skipped; its random numbers rounded the parameters
-    int64_t position = 0;        // BatchSampler's
-    double seconds = 0;          // of training so far
-    double best_val_loss = 0;    // 0: not yet evaluated
-    int64_t best_step = -1;      // the step after which that was; -1: not known
-    int64_t no_better = 0;       // evaluations since then
-    std::string options = "{}";  // the run's options as a JSON object, to compare (as JSON) at --resume
+    int64_t step = 0;          // updates done
+    int64_t last_applied = 0;  // the last update that was not skipped; its random numbers rounded the parameters
+    int64_t position = 0;      // BatchSampler's
+    double seconds = 0;        // of training so far
+    double best_val_loss = 0;  // 0: not yet evaluated
+    int64_t best_step = -1;    // the step after which that was; -1: not known
+    int64_t evaluations_since_best = 0;  // evaluations since then
+    std::string options = "{}";          // the run's options as a JSON object, to compare (as JSON) at --resume
     // The steps after which the last evaluation and sample were made, so that --resume makes one that was interrupted.
     int64_t evaluated = -1, sampled = -1;
     int64_t data = -1;                      // fingerprint of the training and validation data; -1: not known

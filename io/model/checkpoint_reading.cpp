@@ -169,7 +169,8 @@ TrainerState read_trainer_state(const std::string& checkpoint) {
     state.sampled = json_integer(path, root, "sampled", -1, state.step);
     if (root.contains("last_applied")) state.last_applied = json_integer(path, root, "last_applied", 0, state.step);
     if (root.contains("best_step")) state.best_step = json_integer(path, root, "best_step", -1, state.step);
-    if (root.contains("no_better")) state.no_better = json_integer(path, root, "no_better", 0, most);
+    if (root.contains("evaluations_since_best"))
+        state.evaluations_since_best = json_integer(path, root, "evaluations_since_best", 0, most);
     if (root.contains("data")) state.data = json_integer(path, root, "data", -1, 0xFFFFFFFF);
     if (root.contains("data_order")) state.data_order = json_integer(path, root, "data_order", 1, most);
     state.losses = numbers(path, root, "losses");

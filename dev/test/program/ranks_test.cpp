@@ -467,6 +467,17 @@ TEST_F(RanksOfCuda, TrainTheModelOfOneProcessAndResumeOnAnotherNumber) {
     expect_same_checkpoints("one", "resumed");
 }
 
+// No rank has all fp32 originals, so that all must take part when the first one writes the best model.
+TEST_F(RanksOfCuda, KeepTheBestModelOfOneProcess) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    const Args options = {{"steps", "1"}, {"eval-every", "1"}, {"eval-batches", "1"}};
+    start_with(0);
+    expect_done(small("one", options));
+    start_with(2);
+    expect_done(small("two", options));
+    EXPECT_TRUE(read_bytes(at("one/best/model.safetensors")) == read_bytes(at("two/best/model.safetensors")));
+}
+
 TEST_F(RanksOfCuda, ShareMuonInFp32) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
     const Args options = {{"optimizer", "muon"}, {"dtype", "fp32"}, {"steps", "2"}, {"eval-every", "2"}};
