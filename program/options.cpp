@@ -369,6 +369,25 @@ void Options::use_model(const GPT2Config& config, const std::string& tokenizer_n
     check();
 }
 
+void Options::choose(const std::vector<std::pair<std::string, std::string>>& values) {
+    each_row(command, on_gpu, [&](const OptionRow& row) {
+        const auto choice = std::ranges::find(values, row.name, &std::pair<std::string, std::string>::first);
+        if (choice == values.end() || given(row.name)) return;
+        assign(*this, row, choice->second);
+        saved_.insert(row.name);
+    });
+    fill_defaults();
+    name_shape();
+    check();
+}
+
+std::string Options::chosen() const {
+    std::string text;
+    for (const auto& [name, value] : list())
+        if (saved_.contains(name)) text += " --" + name + " " + value;
+    return text;
+}
+
 // Sets --model by the shape, which --layers, --heads, --channels, --init or --resume may have changed.
 void Options::name_shape() {
     model = "custom";

@@ -22,6 +22,7 @@ struct Options {
     int64_t vocab = 0;                            // 0: that of the tokenizer
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens per optimizer step
     int64_t shards = 1;
+    double minutes = 0, hours = 0;  // 0: as long as the steps take
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
@@ -68,6 +69,13 @@ struct Options {
     void fill_from_json(const std::string& json);
     // For --init: sets the shape and tokenizer of the model that was read, and the defaults that depend on them.
     void use_model(const GPT2Config& config, const std::string& tokenizer_name);
+
+    // Sets those of these options, by name and text, that were not given by hand, and the defaults that depend on them.
+    // Throws InputError if they contradict those that were.
+    void choose(const std::vector<std::pair<std::string, std::string>>& values);
+
+    // What choose() has set, as on a command line: " --layers 4 --channels 128".
+    std::string chosen() const;
 
     // Every option of the command by name, as text, for the report.
     std::vector<std::pair<std::string, std::string>> list() const;

@@ -65,7 +65,10 @@ inline constexpr std::pair<const char*, const char*> exclusive[] = {
     {"model", "init"},         {"vocab", "init"},
     {"init", "resume"},        {"prompt-ids", "prompt"},
     {"prompt-file", "prompt"}, {"prompt-file", "prompt-ids"},
-    {"tokenizer", "train"},    {"samples", "interactive"}};
+    {"minutes", "hours"},      {"minutes", "steps"},
+    {"minutes", "resume"},     {"hours", "steps"},
+    {"hours", "resume"},       {"tokenizer", "train"},
+    {"samples", "interactive"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
 struct OptionRow {
@@ -155,6 +158,12 @@ inline const std::vector<OptionRow> rows = {
      "sum the gradients of N equal parts of a step's batches apart, then over a binary tree; a power of two; as many "
      "processes at most can share the run",
      1, 65536},
+    {"minutes", train | unsaved, &O::minutes, "0", "MINUTES",
+     "choose model, tokenizer, rates and steps for the lowest loss in a run of so many minutes on this machine; "
+     "options "
+     "given by hand are kept (0: off)",
+     0, 1e7},
+    {"hours", train | unsaved, &O::hours, "0", "HOURS", "--minutes in hours", 0, 1e5},
     {"steps", train, &O::steps, "tiny 3000, --init 500, others 20000", "STEPS", "number of optimizer steps", 1, 1e12},
     {"lr", train, &O::lr, "tiny 0.003, d12 0.0006, d24 0.0003, d36 0.00025, d48 0.0002, --init 0.00005", "RATE",
      "peak learning rate", 0, 10},

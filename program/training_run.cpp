@@ -23,6 +23,7 @@
 #include "program/generation.h"
 #include "program/learn_tokenizer.h"
 #include "program/stop_signals.h"
+#include "program/time_plan.h"
 #include "program/version.h"
 
 namespace {
@@ -32,6 +33,7 @@ TokenizerSettings tokenizer_settings(const Options& options) { return {.special_
 }  // namespace
 
 TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) {
+    const double opened = seconds_now();
     stop_signals::catch_save();
     on_all(ranks, [&] {
         if (ranks.first()) directory.emplace(options.out, options.resume);
@@ -41,11 +43,13 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     });
     if (options.resume) on_first_then_others(ranks, [&] { find_what_to_resume(); });
     connect_devices(options, ranks);
+    const double seconds = seconds_to_train(options);
     GPT2Config config;
     const bool fresh = checkpoint.empty() && options.init.empty();
     const std::string start = checkpoint.empty() ? options.init : checkpoint;
     ActivationPolicy policy{};
     on_all(ranks, [&] {
+        if (fresh && seconds > 0) choose_recipe(options, ranks);
         config = fresh ? new_model() : given_model(start);
         policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
                  : options.recompute == "ln"   ? ActivationPolicy::recompute_ln
@@ -54,11 +58,23 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         const std::string plan = plan_memory(options, config, options.batch, options.seq, policy,
                                              "make --batch, --seq or the model smaller, or --recompute block", ranks);
         std::printf("memory%s: %s\n", ranks.count() > 1 ? " of rank 0" : "", plan.c_str());
-        if (directory && !options.resume) directory->write_options(options.to_json());
+        if (directory && !options.resume && seconds == 0) directory->write_options(options.to_json());
     });
     on_first_then_others(ranks, [&] {
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
     });
+    if (seconds > 0)
+        on_all(ranks, [&] {
+            choose_steps(options,
+                         {.config = config,
+                          .policy = policy,
+                          .train_tokens = data.train.tokens(),
+                          .val_tokens = data.val.tokens(),
+                          .seconds_left = seconds - (seconds_now() - opened)},
+                         ranks);
+            options.vocab = config.vocab;
+            if (directory) directory->write_options(options.to_json());
+        });
     on_all(ranks, [&] { open_data(config.vocab); });
     on_all(ranks, [&] {
         model = make_model(options, config, options.batch, options.seq, policy, ranks);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Runs training recipes with several seeds, and compares their losses.
 
-    dev/recipes/run.py TEXT [RECIPE...]       trains what results.csv lacks, appends to it, and prints the table
+    dev/recipes/run.py TEXT [RECIPE|GROUP...] trains what results.csv lacks, appends to it, and prints the table
     dev/recipes/run.py --table                prints the table of all that was run
 
 recipes.txt has a recipe per line: a name, the number of steps, and options of ./train_gpt2. All recipes of a group (a
 word in brackets on a line of its own) take about the same number of floating-point operations. The first of a group is
 what the others are compared with; after ± stands the standard error of a mean or difference (Welch's), ? for one seed. The
-last tenth of TEXT is held out, and the loss is that of the
-final model on all of it in nats per byte, so that vocabularies can be compared.
+last tenth of TEXT is held out, and the loss is that of the final model on its first 512 KiB, in nats per byte, so that
+vocabularies can be compared.
 
 --jobs N trains N at a time with --threads T each. Results do not depend on either, nor on the machine's load.
 """
@@ -28,6 +28,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
+VALIDATION_BYTES = 512 << 10
 COLUMNS = ["text", "recipe", "steps", "options", "seed", "nats_per_byte", "train_loss", "seconds"]
 
 
@@ -49,10 +50,10 @@ def read_recipes():
 
 
 def split_text(path, directory):
-    """Writes all but the last tenth of a text, and the last tenth, and returns both paths."""
+    """Writes all but the last tenth of a text, and the beginning of that tenth, and returns both paths."""
     text = pathlib.Path(path).read_bytes()
     cut = text.rindex(b"\n", 0, len(text) * 9 // 10) + 1
-    parts = {"train": text[:cut], "val": text[cut:]}
+    parts = {"train": text[:cut], "val": text[cut : cut + VALIDATION_BYTES]}
     for name, part in parts.items():
         (directory / f"{name}.txt").write_bytes(part)
     return directory / "train.txt", directory / "val.txt"
@@ -108,7 +109,7 @@ def print_table(text, rows, recipes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?")
-    parser.add_argument("only", nargs="*", metavar="RECIPE")
+    parser.add_argument("only", nargs="*", metavar="RECIPE|GROUP")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--program", default="./train_gpt2")
     parser.add_argument("--seeds", type=int, default=5)
@@ -122,8 +123,8 @@ def main():
     if not options.table:
         text = pathlib.Path(options.text).stem
         done = {(r["text"], r["recipe"], r["options"], int(r["seed"])) for r in rows}
-        wanted = [(name, seed) for seed in range(1, options.seeds + 1) for name in options.only or recipes
-                  if (text, name, recipes[name][2], seed) not in done]  # fmt: skip
+        wanted = [(name, seed) for seed in range(1, options.seeds + 1) for name in recipes
+                  if (not options.only or {name, recipes[name][0]} & set(options.only)) and (text, name, recipes[name][2], seed) not in done]  # fmt: skip
         if not options.results.exists():
             options.results.write_text(",".join(COLUMNS) + "\n")
         started = time.time()

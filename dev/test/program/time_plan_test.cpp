@@ -1,0 +1,89 @@
+// --minutes: what it chooses and keeps, that the choice is a run like any other, and what it refuses.
+#include "dev/test/program/program.h"
+#include "program/recipes.h"
+
+namespace {
+
+class TimePlan : public Program {
+protected:
+    // The words after "the same run again, on any machine: ".
+    static std::vector<std::string> again(const std::string& printed) {
+        const std::string before = "on any machine:";
+        const size_t at = printed.find(before) + before.size();
+        std::istringstream line(printed.substr(at, printed.find('\n', at) - at));
+        std::vector<std::string> all;
+        for (std::string word; line >> word;) all.push_back(word);
+        return all;
+    }
+};
+
+// A model that takes no time, so that the plan is all that is tested.
+const Args small = {{"layers", "1"}, {"heads", "2"}, {"channels", "16"},  {"context", "16"},
+                    {"seq", "16"},   {"batch", "2"}, {"minutes", "0.02"}, {"sample-tokens", "4"}};
+
+}  // namespace
+
+TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
+    Args args = small;
+    args.insert({{"data", text}, {"out", at("run")}});
+    const std::string printed = expect_done(words("train", args));
+    EXPECT_NE(printed.find("done: "), std::string::npos);
+    const std::vector<std::string> chosen = again(printed);
+    const auto steps = std::ranges::find(chosen, "--steps");
+    ASSERT_NE(steps, chosen.end());
+    EXPECT_EQ(std::ranges::find(chosen, "--layers"), chosen.end()) << "given by hand";
+    EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
+
+    args.erase("minutes");
+    args["out"] = at("again");
+    std::vector<std::string> repeat = words("train", args);
+    repeat.insert(repeat.end(), chosen.begin(), chosen.end());
+    expect_done(repeat);
+    expect_same_run("again", "run");
+    // The steps are the run's, not the time.
+    EXPECT_NE(expect_done({"train", "--resume", "--out", at("run")}).find("all " + steps[1] + " steps are done"),
+              std::string::npos);
+}
+
+TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
+    Args args = small;
+    args.insert({{"data", text}, {"out", at("short")}});
+    EXPECT_NE(again(expect_done(words("train", args)))[0], "--tokenizer") << "60 lines are too few for a BPE";
+    args["data"] = at("long.txt"), args["out"] = at("long");
+    std::string lines;
+    for (int i = 0; i < 30000; ++i) lines += std::to_string(i * i % 7919) + " brown foxes\n";
+    write_bytes(at("long.txt"), lines);
+    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    EXPECT_EQ(chosen[0], "--tokenizer");
+    EXPECT_EQ(chosen[1], "bpe:512");
+}
+
+TEST_F(TimePlan, RefusesTooLittleTimeAndWhatContradictsIt) {
+    Args args = small;
+    args.insert({{"data", text}, {"out", at("none")}});
+    args["minutes"] = "0.0001";
+    expect_refused(words("train", args), {"--minutes", "too few for ten steps", "give more time"});
+    args["minutes"] = "1", args["steps"] = "10";
+    expect_refused(words("train", args), {"--minutes", "cannot be used with --steps"});
+}
+
+TEST(Recipes, AreChosenByOperations) {
+    for (size_t i = 0; i < recipes.size(); ++i) {
+        EXPECT_EQ(&recipe_for(recipes[i].flops * 1.1), &recipes[i]);
+        EXPECT_EQ(recipes[i].channels % recipes[i].heads(), 0);
+    }
+    EXPECT_EQ(&recipe_for(1), &recipes.front());
+    EXPECT_EQ(&recipe_for(1e30), &recipes.back());
+}
+
+TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {
+    for (const MeasuredText& text : measured_texts) {
+        const auto& runs = text.runs;
+        EXPECT_EQ(loss_at(text, runs.front().flops), runs.front().loss);
+        EXPECT_DOUBLE_EQ(*loss_at(text, runs.back().flops), runs.back().loss);
+        const double between = std::sqrt(runs[0].flops * runs[1].flops);
+        EXPECT_NEAR(*loss_at(text, between), (runs[0].loss + runs[1].loss) / 2, 1e-9);
+        EXPECT_FALSE(loss_at(text, runs.front().flops / 4));
+        EXPECT_FALSE(loss_at(text, runs.back().flops * 4));
+    }
+}

@@ -1,0 +1,204 @@
+#include "program/time_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "device/profile.h"
+#include "device/update.h"
+#include "gpt2_init.h"
+#include "io/file/error.h"
+#include "program/device_model.h"
+#include "program/progress.h"
+#include "program/recipes.h"
+
+namespace {
+
+using Choices = std::vector<std::pair<std::string, std::string>>;
+
+std::string text(int64_t x) { return std::to_string(x); }
+std::string text(double x) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%.3g", x);
+    return digits;
+}
+
+// Seconds of a training step, and of the losses of one batch.
+struct StepTime {
+    double step, forward, flops_per_second;
+};
+
+// Trains a model on tokens without meaning for about so many seconds, after a step that warms it up.
+StepTime time_steps(const Options& options, const GPT2Config& config, ActivationPolicy policy, double seconds,
+                    Ranks& ranks) {
+    const int64_t B = options.batch, T = options.seq;
+    const auto model = make_model(options, config, B, T, policy, ranks);
+    const Model::HostState host = model->to_fill();
+    initialize_parameters(config, model->table, 0, host.parameters);
+    model->upload(host);
+    std::vector<int32_t> tokens(static_cast<size_t>(B * T) + 1);
+    for (size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(config.vocab));
+    const int32_t *const x = tokens.data(), *const y = x + 1;
+    const int64_t shards = options.shards / ranks.count(), batches = options.total_batch / (B * T * options.shards);
+    const auto step = [&](int64_t number) {
+        for (int64_t shard = 0; shard < shards; ++shard) {
+            for (int64_t batch = 0; batch < batches; ++batch)
+                model->forward_backward(x, y, B, T, 1.0 / static_cast<double>(options.total_batch));
+            model->end_shard(shard);
+        }
+        model->update(at_step({.lr = options.lr,
+                               .beta1 = options.beta1,
+                               .beta2 = options.beta2,
+                               .use_muon = options.optimizer == "muon",
+                               .muon_lr = options.muon_lr,
+                               .clip = options.clip},
+                              number));
+    };
+    step(1);
+    int64_t steps = 0;
+    double start = seconds_now(), took = 0;
+    do {
+        step(2 + steps++);
+        took = seconds_now() - start;
+    } while (from_first(ranks, took < seconds ? 1 : 0) > 0);
+    StepTime time{};
+    time.step = from_first(ranks, took / static_cast<double>(steps));
+    time.flops_per_second = model->flops_per_token(T) * static_cast<double>(options.total_batch) / time.step;
+    std::vector<float> losses(static_cast<size_t>(B * T));
+    start = seconds_now();
+    model->token_losses(losses.data(), x, y, B, T);
+    time.forward = from_first(ranks, seconds_now() - start);
+    return time;
+}
+
+GPT2Config config_of(const Options& options) {
+    return {.context = options.context,
+            .vocab = options.vocab,
+            .layers = options.layers,
+            .heads = options.heads,
+            .channels = options.channels};
+}
+
+// A text that is read more often than this is learned by heart: dev/recipes.
+constexpr double most_passes = 20;
+
+// A vocabulary that the text can teach: each token should occur some hundred times.
+int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
+    const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 512)));
+    return taught < 512 ? 0 : std::min(wanted, taught);  // 0: bytes
+}
+
+// 0 for token shards, and for what cannot be read.
+int64_t bytes_of_text(const std::string& data) {
+    std::error_code missing;
+    const auto bytes = std::filesystem::file_size(data, missing);
+    return missing || data.ends_with(".bin") ? 0 : static_cast<int64_t>(bytes);
+}
+
+// "1.2 MB"
+std::string size_text(int64_t bytes) {
+    char size[32];
+    const bool large = bytes >= 1'000'000;
+    std::snprintf(size, sizeof size, "%.1f %s", static_cast<double>(bytes) / (large ? 1e6 : 1e3), large ? "MB" : "kB");
+    return size;
+}
+
+// What the measured texts ended with at so many operations, if they were trained with about as many.
+std::string expectation(double flops) {
+    std::string losses;
+    for (const MeasuredText& measured : measured_texts)
+        if (const auto loss = loss_at(measured, flops)) {
+            char one[64];
+            std::snprintf(one, sizeof one, "%s%s %.2f", losses.empty() ? "" : ", ", measured.name, *loss);
+            losses += one;
+        }
+    return losses;
+}
+
+}  // namespace
+
+void choose_recipe(Options& options, Ranks& ranks) {
+    const int64_t text_bytes = bytes_of_text(options.data);
+    // The speed is that of the smallest recipe, in which small matrices count: larger models are faster by a third.
+    Options trial = options;
+    const Recipe& small = recipes.front();
+    trial.choose({{"layers", text(small.layers)},
+                  {"channels", text(small.channels)},
+                  {"heads", text(small.heads())},
+                  {"context", text(small.context)},
+                  {"seq", text(small.context)},
+                  {"vocab", text(small.vocab)}});
+    const StepTime time = time_steps(trial, config_of(trial), ActivationPolicy::training,
+                                     std::clamp(seconds_to_train(options) / 60, 0.2, 1.0), ranks);
+    const double flops = time.flops_per_second * seconds_to_train(options);
+    const Recipe& recipe = recipe_for(flops);
+    const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
+    Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}};
+    if (!options.given("model")) {
+        choices.insert(choices.end(), {{"layers", text(recipe.layers)},
+                                       {"channels", text(recipe.channels)},
+                                       {"heads", text(recipe.heads())},
+                                       {"context", text(recipe.context)},
+                                       {"seq", text(recipe.context)},
+                                       {"lr", text(recipe.lr)}});
+        if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
+    }
+    if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
+    options.choose(choices);
+    std::printf("time: %s are about %.1e operations at this machine's %.0f GFLOP/s\n",
+                duration(seconds_to_train(options)).c_str(), flops, time.flops_per_second / 1e9);
+    std::printf("time: for so many, and %s of text: %" PRId64 " layers of %" PRId64 " channels, tokenizer %s\n",
+                size_text(text_bytes).c_str(), options.layers, options.channels, options.tokenizer.c_str());
+    if (const std::string losses = expectation(flops); !losses.empty())
+        std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
+}
+
+void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
+    const double seconds = from_first(ranks, run.seconds_left);
+    const StepTime time = time_steps(options, run.config, run.policy, std::clamp(seconds / 50, 0.5, 10.0), ranks);
+    // Events that come every ten minutes, or, in shorter runs, as often as this.
+    const auto events = [&](double at_least) { return std::max(at_least, std::ceil(seconds / 600)); };
+    const double evaluations = events(5), samples = events(3), saves = events(3);
+    // A hundredth is left for what is not counted: the report, and steps that become slower.
+    const double usable = 0.99 * (seconds - 2 * time.step);
+    const auto batches_in_all =
+        static_cast<double>((run.val_tokens + options.batch * options.seq - 1) / (options.batch * options.seq));
+    // One before the first step, and ten times as many batches after the last.
+    const auto forwards = [&](double of_one) {
+        return (evaluations + 1) * std::min(of_one, batches_in_all) + std::min(10 * of_one, batches_in_all);
+    };
+    const double of_evaluation = std::clamp(std::floor(0.04 * usable / forwards(1) / time.forward), 1.0, 20.0);
+    const auto bytes = static_cast<double>(4 * ParameterTable(run.config).size);
+    constexpr double disk = 3e8, memory = 5e9;  // bytes per second, of a slow machine
+    double other = forwards(of_evaluation) * time.forward;
+    other += bytes * (evaluations + 1 + 3 * saves) / disk;  // the best model each time, and moments with the others
+    other += bytes * samples * static_cast<double>(options.sample_tokens) / memory;  // a token reads all weights once
+    const auto steps = static_cast<int64_t>((usable - other) / time.step);
+    if (steps < 10)
+        throw InputError((options.hours > 0 ? "--hours: " : "--minutes: ") + text(seconds_to_train(options)) +
+                         " seconds are too few for ten steps, of " + text(time.step) +
+                         " seconds each, and what comes before and after them; give more time, or a smaller model");
+    const auto every = [&](double times) {
+        return text(static_cast<int64_t>(std::ceil(static_cast<double>(steps) / times)));
+    };
+    options.choose({{"steps", text(steps)},
+                    {"eval-every", every(evaluations)},
+                    {"eval-batches", text(static_cast<int64_t>(of_evaluation))},
+                    {"sample-every", every(samples)},
+                    {"save-every", every(saves)}});
+    std::printf("time: the same run again, on any machine:%s\n", options.chosen().c_str());
+    std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
+    const double passes =
+        static_cast<double>(steps) * static_cast<double>(options.total_batch) / static_cast<double>(run.train_tokens);
+    if (passes > most_passes)
+        std::printf(
+            "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
+            "is worse at other text; %s/best is the best of the run\n",
+            passes, options.out.c_str());
+}

@@ -1,0 +1,29 @@
+// --minutes and --hours: which model to train, on which tokens and for how many steps, so that the run ends in time
+// with the lowest loss. Options that were given by hand are kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpt2_model.h"
+#include "device/parallel/ranks.h"
+#include "program/options.h"
+
+// The seconds that --minutes or --hours gives, or 0.
+inline double seconds_to_train(const Options& options) { return options.minutes * 60 + options.hours * 3600; }
+
+// Sets the model's shape, the tokenizer and the rates by the operations that this machine can do in the time, and the
+// size of the text. Measures the machine for about a second. All ranks call it.
+void choose_recipe(Options& options, Ranks& ranks);
+
+// What choose_steps() has to know of a run that is ready to begin.
+struct ReadyRun {
+    const GPT2Config& config;
+    ActivationPolicy policy;
+    int64_t train_tokens, val_tokens;
+    double seconds_left;
+};
+// Sets the number of steps, and how often to evaluate, sample and save, by the time that steps of this model take.
+// Trains it for some seconds on random tokens. Throws InputError if the time is too short for ten steps. All ranks call
+// it.
+void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);
