@@ -259,6 +259,7 @@ void Options::fill_defaults() {
     if (out.empty()) out = "out/" + (init.empty() ? preset : "init");
     if (unset("seq") && context > 0) seq = std::min(seq, context);
     if (unset("warmup")) warmup = std::min(warmup, steps / 10);
+    if (unset("decay-frac")) decay_frac = schedule == "wsd" ? 0.2 : 1;
     if (unset("shards")) shards = ranks;
     if (unset("total-batch")) total_batch = batch * seq * shards;
 }

@@ -25,7 +25,7 @@ struct Options {
     double minutes = 0, hours = 0;  // 0: as long as the steps take
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
-    double lr = 0, muon_lr = 0, final_lr_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
+    double lr = 0, muon_lr = 0, final_lr_frac = 0, decay_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
     double clip = 0;           // 0: off
     double skip_outliers = 0;  // standard deviations; 0: off
     std::string optimizer, matmul, recompute;

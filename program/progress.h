@@ -62,6 +62,8 @@ public:
         on_line_ = live_;
     }
 
+    void change_steps(int64_t steps) { steps_ = steps; }
+
     // Frees the terminal's line for other output.
     void clear() {
         if (on_line_) std::printf("\n");

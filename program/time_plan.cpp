@@ -139,7 +139,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const double flops = time.flops_per_second * seconds_to_train(options);
     const Recipe& recipe = recipe_for(flops);
     const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
-    Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}};
+    Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
         choices.insert(choices.end(), {{"layers", text(recipe.layers)},
                                        {"channels", text(recipe.channels)},
@@ -159,7 +159,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 
-void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
+double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
     const double seconds = from_first(ranks, run.seconds_left);
     const StepTime time = time_steps(options, run.config, run.policy, std::clamp(seconds / 50, 0.5, 10.0), ranks);
     // Events that come every ten minutes, or, in shorter runs, as often as this.
@@ -192,6 +192,7 @@ void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
                     {"eval-batches", text(static_cast<int64_t>(of_evaluation))},
                     {"sample-every", every(samples)},
                     {"save-every", every(saves)}});
+    options.choose({{"warmup", text(options.warmup)}});  // it would change with the number of steps
     std::printf("time: the same run again, on any machine:%s\n", options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
     const double passes =
@@ -201,4 +202,5 @@ void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
             "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
             "is worse at other text; %s/best is the best of the run\n",
             passes, options.out.c_str());
+    return other;
 }

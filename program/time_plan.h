@@ -24,6 +24,6 @@ struct ReadyRun {
     double seconds_left;
 };
 // Sets the number of steps, and how often to evaluate, sample and save, by the time that steps of this model take.
-// Trains it for some seconds on random tokens. Throws InputError if the time is too short for ten steps. All ranks call
-// it.
-void choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);
+// Trains it for some seconds on tokens without meaning. Returns the seconds that all takes besides steps. Throws
+// InputError if the time is too short for ten steps. All ranks call it.
+double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);

@@ -33,7 +33,6 @@ TokenizerSettings tokenizer_settings(const Options& options) { return {.special_
 }  // namespace
 
 TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) {
-    const double opened = seconds_now();
     stop_signals::catch_save();
     on_all(ranks, [&] {
         if (ranks.first()) directory.emplace(options.out, options.resume);
@@ -63,18 +62,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     on_first_then_others(ranks, [&] {
         data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
     });
-    if (seconds > 0)
-        on_all(ranks, [&] {
-            choose_steps(options,
-                         {.config = config,
-                          .policy = policy,
-                          .train_tokens = data.train.tokens(),
-                          .val_tokens = data.val.tokens(),
-                          .seconds_left = seconds - (seconds_now() - opened)},
-                         ranks);
-            options.vocab = config.vocab;
-            if (directory) directory->write_options(options.to_json());
-        });
+    if (seconds > 0) on_all(ranks, [&] { plan_steps(config, policy); });
     on_all(ranks, [&] { open_data(config.vocab); });
     on_all(ranks, [&] {
         model = make_model(options, config, options.batch, options.seq, policy, ranks);
@@ -112,6 +100,40 @@ void TrainingRun::open_data(int64_t vocab) {
                     Turns{.first = ranks.rank() * own, .own = own, .all = of_step});
     batches->seek(state.position);
     val.emplace(data.val, options.seq);
+}
+
+void TrainingRun::plan_steps(const GPT2Config& config, ActivationPolicy policy) {
+    seconds_besides_steps = choose_steps(options,
+                                         {.config = config,
+                                          .policy = policy,
+                                          .train_tokens = data.train.tokens(),
+                                          .val_tokens = data.val.tokens(),
+                                          .seconds_left = seconds_to_train(options) - (seconds_now() - opened)},
+                                         ranks);
+    options.vocab = config.vocab;
+    if (directory) directory->write_options(options.to_json());
+    // A fifth of a run says more about its speed than the seconds of the measurement. It is the last moment at which
+    // all rates are still those of a run of any length.
+    correct_at = options.steps / 5;
+    if (schedule_of(options).decay_begin() <= correct_at) correct_at = -1;
+}
+
+// Corrects the number of steps of a run with --minutes.
+void TrainingRun::correct_steps() {
+    const double left = 0.99 * seconds_to_train(options) - (seconds_now() - opened) - 0.8 * seconds_besides_steps;
+    const double seconds_of_step = step_seconds / static_cast<double>(state.step - profiled_after);
+    const auto wanted = state.step + static_cast<int64_t>(std::max(left, 0.0) / seconds_of_step);
+    const int64_t steps = from_first(ranks, schedule.steps_after(state.step, wanted));
+    const double change = static_cast<double>(steps) / static_cast<double>(options.steps) - 1;
+    if (std::abs(change) < 0.01) return;
+    options.steps = schedule.steps = muon_schedule.steps = steps;
+    state.options = options.to_json();
+    saved = false;
+    if (directory) on_first_rank([&] { directory->write_options(state.options); });
+    if (progress) progress->change_steps(steps);
+    clear_progress();
+    std::printf("time: steps are %s than those measured, so --steps is now %" PRId64 "\n",
+                change > 0 ? "faster" : "slower", steps);
 }
 
 // Every rank must have the same data, and should have the same program and CPU.
@@ -214,6 +236,7 @@ void TrainingRun::log_step(const StepResult& result, const UpdateParams& params,
 }
 
 void TrainingRun::finish_step() {
+    if (state.step == correct_at) correct_steps();
     try {
         if (owes_evaluation()) evaluate();
         if (owes_sample()) sample();

@@ -88,6 +88,8 @@ private:
     Options saved_options() const;
     GPT2Config new_model();
     GPT2Config given_model(const std::string& start);
+    void plan_steps(const GPT2Config& config, ActivationPolicy policy);
+    void correct_steps();
     void check_data();
     void compare_ranks();
     void on_first_rank(const std::function<void()>& f);
@@ -125,7 +127,10 @@ private:
     std::string change_of_schedule;  // a warning at --resume, or ""
     std::optional<Progress> progress;
     Outliers outliers;
-    double started = 0;  // the time when training would have started if it had never been interrupted
+    const double opened = seconds_now();
+    double seconds_besides_steps = 0;  // of a run with --minutes
+    int64_t correct_at = -1;           // the step after which its number of steps is corrected
+    double started = 0;                // the time when training would have started if it had never been interrupted
     double step_seconds = 0;
     double sent_before = 0, sent_in_steps = 0;      // bytes to other ranks
     int64_t started_after = 0, profiled_after = 0;  // steps that were done before this run, before its --profile

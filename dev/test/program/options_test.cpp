@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "io/file/error.h"
@@ -205,7 +206,7 @@ TEST(Options, CheckpointsKeepWhatDefinesARun) {
     const auto saved = nlohmann::json::parse(parse({}).to_json());
     for (const auto& [name, value] : parse({}).list()) {
         const bool unsaved =
-            name == "model" || name == "out" || name == "resume" || name == "threads" || name == "profile";
+            std::set<std::string>{"model", "out", "resume", "threads", "profile", "minutes", "hours"}.contains(name);
         EXPECT_EQ(saved.contains(name), !unsaved) << name;
     }
 }

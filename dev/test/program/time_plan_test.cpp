@@ -6,13 +6,17 @@ namespace {
 
 class TimePlan : public Program {
 protected:
-    // The words after "the same run again, on any machine: ".
+    // The words after "the same run again, on any machine: ", with the steps that the run has ended with.
     static std::vector<std::string> again(const std::string& printed) {
         const std::string before = "on any machine:";
         const size_t at = printed.find(before) + before.size();
         std::istringstream line(printed.substr(at, printed.find('\n', at) - at));
         std::vector<std::string> all;
         for (std::string word; line >> word;) all.push_back(word);
+        const std::string corrected = "so --steps is now ";
+        if (const size_t now = printed.find(corrected); now != std::string::npos)
+            *(std::ranges::find(all, "--steps") + 1) =
+                std::to_string(std::stoll(printed.substr(now + corrected.size())));
         return all;
     }
 };

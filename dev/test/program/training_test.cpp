@@ -17,7 +17,12 @@
 namespace {
 
 Schedule schedule(const std::string& name, int64_t warmup = 10, int64_t steps = 110) {
-    return {.name = name, .lr = 2, .final_lr_frac = 0.1, .warmup = warmup, .steps = steps};
+    return {.name = name,
+            .lr = 2,
+            .final_lr_frac = 0.1,
+            .warmup = warmup,
+            .steps = steps,
+            .decay_frac = name == "wsd" ? 0.2 : 1};
 }
 
 const GPT2Config small{.context = 24, .vocab = 200, .layers = 3, .heads = 4, .channels = 64};
@@ -70,6 +75,38 @@ TEST(Schedules, HaveTheirShapes) {
     for (const char* name : {"cosine", "linear", "wsd"})
         for (int64_t step = 11; step <= 110; ++step)
             EXPECT_LE(schedule(name).at(step), schedule(name).at(step - 1)) << name << ", step " << step;
+}
+
+TEST(Schedules, DecayOverTheLastPartOnly) {
+    Schedule s = schedule("linear");
+    s.decay_frac = 0.5;
+    EXPECT_EQ(s.decay_begin(), 61);
+    EXPECT_EQ(s.at(60), 2);
+    EXPECT_NEAR(s.at(61), 2 - 1.8 / 50, 1e-12);
+    EXPECT_NEAR(s.at(85), 0.2 + 1.8 * 0.5, 1e-12);
+    EXPECT_NEAR(s.at(110), 0.2, 1e-15);
+    Schedule longer = s;
+    longer.steps = 220;
+    for (int64_t step = 1; step < s.decay_begin(); ++step) EXPECT_EQ(longer.at(step), s.at(step)) << step;
+    s.decay_frac = 0.2;
+    const Schedule linear = s;
+    s.name = "wsd";
+    EXPECT_EQ(s.at(90), linear.at(90));
+    EXPECT_LT(s.at(95), linear.at(95)) << "1 - sqrt falls faster at first";
+}
+
+// Until the rate decays, a run of another number of steps is the same run.
+TEST(Schedules, TheNumberOfStepsChangesOnlyWhereNoRateSoFarDoes) {
+    Schedule s = schedule("linear", 10, 200);
+    s.decay_frac = 0.7;
+    EXPECT_EQ(s.steps_after(40, 360), 360);
+    EXPECT_EQ(s.steps_after(40, 150), 150);
+    Schedule shorter = s;
+    shorter.steps = s.steps_after(40, 41);
+    EXPECT_GE(shorter.steps, 110);
+    EXPECT_LT(shorter.steps, 115);
+    for (int64_t step = 1; step <= 40; ++step) EXPECT_EQ(shorter.at(step), s.at(step)) << step;
+    EXPECT_LT(shorter.at(shorter.decay_begin()), 2);
 }
 
 TEST(Schedules, NeverLeaveTheirBounds) {
