@@ -87,6 +87,101 @@ void forward_threads(float* out, const float* inp, const float* weight, const fl
         normalise_row(out + row * C, inp + row * C, weight, bias, mean + row, rstd + row, C);
 }
 
+// 5. A store first loads its cache line from memory, only to overwrite it. Streaming stores do not: a third of the
+// bytes are saved. It pays where the result is so large that it would leave the caches before it is read.
+inline void finish_row(float* out, const float* x, const float* weight, const float* bias, float mean, float rstd,
+                       int64_t C, bool streaming) {
+    using namespace simd;
+    for (int64_t c = 0; c < C; c += W) {
+        const int64_t n = C - c;
+        store_row(out + c, fma((load_n(x + c, n) - mean) * rstd, load_n(weight + c, n), load_n(bias + c, n)), n,
+                  streaming);
+    }
+}
+void forward_streaming(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                       int64_t N, int64_t C) {
+    const bool streaming = should_stream(out, N, C);
+    parallel_for(N, [=](int64_t row) {
+        using namespace simd;
+        const float* const x = inp + row * C;
+        vfloat total{}, squares{};
+        for (int64_t c = 0; c < C; c += W) total += load_n(x + c, C - c);
+        const float m = sum(total) / static_cast<float>(C);
+        for (int64_t c = 0; c < C; c += W) {
+            const vfloat d = first(load_n(x + c, C - c) - m, C - c);
+            squares = fma(d, d, squares);
+        }
+        mean[row] = m;
+        rstd[row] = 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps);
+        finish_row(out + row * C, x, weight, bias, m, rstd[row], C, streaming);
+    });
+}
+
+// 6. One pass for both sums: distances from any value near the mean do. With d = x - near, mean = near + mean(d) and
+// the variance is mean(d²) - mean(d)², which loses no precision unless `near` is more than a standard deviation off.
+// Production checks that; the rungs do not.
+struct Statistics {
+    float mean, rstd;
+};
+struct DistanceSums {
+    float near;
+    simd::vfloat total{}, squares{};
+    [[gnu::always_inline]] void add(simd::vfloat x, int64_t n) {
+        const simd::vfloat d = simd::first(x - near, n);
+        total += d;
+        squares = simd::fma(d, d, squares);
+    }
+    [[gnu::always_inline]] Statistics statistics(int64_t C) const {
+        const float shift = simd::sum(total) / static_cast<float>(C);
+        const float variance = simd::sum(squares) / static_cast<float>(C) - shift * shift;
+        return {near + shift, 1 / std::sqrt(variance + eps)};
+    }
+};
+// The mean of the first vector: an estimate of the row's.
+inline float guess(const float* x, int64_t C) {
+    return simd::sum(simd::first(simd::load_n(x, C), C)) / static_cast<float>(std::min<int64_t>(C, simd::W));
+}
+inline Statistics statistics(const float* x, int64_t C) {
+    DistanceSums sums{guess(x, C)};
+    for (int64_t c = 0; c < C; c += simd::W) sums.add(simd::load_n(x + c, C - c), C - c);
+    return sums.statistics(C);
+}
+void forward_guess(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                   int64_t N, int64_t C) {
+    const bool streaming = should_stream(out, N, C);
+    parallel_for(N, [=](int64_t row) {
+        const Statistics s = statistics(inp + row * C, C);
+        mean[row] = s.mean;
+        rstd[row] = s.rstd;
+        finish_row(out + row * C, inp + row * C, weight, bias, s.mean, s.rstd, C, streaming);
+    });
+}
+
+// 7. While a row is finished, nothing is read from memory. So the same loop computes the next row's sums.
+// 8. The CPU's prefetcher does not follow the walk into the next row as far ahead as memory is slow; hints do.
+template <bool prefetch>
+void forward_next_row(float* out, const float* inp, const float* weight, const float* bias, float* mean, float* rstd,
+                      int64_t N, int64_t C) {
+    using namespace simd;
+    const bool streaming = should_stream(out, N, C);
+    each_row_and_next(
+        N, [=](int64_t row) { return statistics(inp + row * C, C); },
+        [=](int64_t row, int64_t next_row, Statistics s) {
+            const float *const x = inp + row * C, *const next = inp + next_row * C;
+            DistanceSums sums{guess(next, C)};
+            for (int64_t c = 0; c < C; c += W) {
+                const int64_t n = C - c;
+                if (prefetch) prefetch_ahead(next + c, static_cast<int>(c / W % 4));
+                sums.add(load_n(next + c, n), n);
+                const vfloat norm = (load_n(x + c, n) - s.mean) * s.rstd;
+                store_row(out + row * C + c, fma(norm, load_n(weight + c, n), load_n(bias + c, n)), n, streaming);
+            }
+            mean[row] = s.mean;
+            rstd[row] = s.rstd;
+            return sums.statistics(C);
+        });
+}
+
 // residual + layernorm: sum (N,C) = inp + branch        out (N,C) = layernorm(sum)
 
 void residual_separate(float* sum, float* out, const float* inp, const float* branch, const float* weight,
@@ -195,7 +290,77 @@ void backward_threads(Cpu& dev, float* dinp, float* dweight, float* dbias, const
     });
 }
 
-// RMSNorm (layers/rmsnorm.h) has one sum less. Its ladder would be the same.
+// 5. Streaming stores, as in the forward: 12 bytes per value instead of 16.
+struct BackwardSums {
+    float dnorm, dnorm_norm;
+};
+struct BackwardRow {
+    const float *dy, *x;
+    float* dinp;
+    float mean, rstd;
+    simd::vfloat norm(int64_t c, int64_t n) const { return (simd::load_n(x + c, n) - mean) * rstd; }
+    // dinp from c on, given the sums and the weight w.
+    [[gnu::always_inline]] void finish(const BackwardSums& sums, simd::vfloat w, int64_t c, int64_t C,
+                                       bool streaming) const {
+        const int64_t n = C - c;
+        const float mean_dnorm = sums.dnorm / static_cast<float>(C),
+                    mean_dnorm_norm = sums.dnorm_norm / static_cast<float>(C);
+        const simd::vfloat dnorm = simd::load_n(dy + c, n) * w;
+        store_row(dinp + c, rstd * (dnorm - mean_dnorm - norm(c, n) * mean_dnorm_norm), n, streaming);
+    }
+};
+// Returns a row's sums and adds its part to dw and db. also(c, w) is called for each vector, with its weight.
+template <bool prefetch, class Also>
+BackwardSums add_row(const BackwardRow& row, float* dw, float* db, const float* weight, int64_t C, const Also& also) {
+    using namespace simd;
+    vfloat sum_dnorm{}, sum_dnorm_norm{};
+    for (int64_t c = 0; c < C; c += W) {
+        const int64_t n = C - c;
+        if (prefetch) {
+            const int k = static_cast<int>(c / W % 4);
+            prefetch_ahead(row.x + c, k), prefetch_ahead(row.dy + c, k);
+        }
+        const vfloat w = load_n(weight + c, n), d = load_n(row.dy + c, n), norm = row.norm(c, n);
+        sum_dnorm += d * w;
+        sum_dnorm_norm = fma(d * w, norm, sum_dnorm_norm);
+        const vfloat dweight = fma(d, norm, load_n(dw + c, n)), dbias = load_n(db + c, n) + d;
+        also(c, w);
+        store_n(dw + c, dweight, n);
+        store_n(db + c, dbias, n);
+    }
+    return {sum(sum_dnorm), sum(sum_dnorm_norm)};
+}
+// 6. Reads the next row while this one is finished, as in the forward.
+// 7. Prefetches it.
+enum class Ahead { nothing, next_row, prefetched };
+template <Ahead ahead>
+void backward_ahead(Cpu& dev, float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
+                    const float* weight, const float* mean, const float* rstd, int64_t N, int64_t C) {
+    const bool streaming = should_stream(dinp, N, C);
+    const auto at = [=](int64_t row) {
+        return BackwardRow{dout + row * C, inp + row * C, dinp + row * C, mean[row], rstd[row]};
+    };
+    const auto nothing = [](int64_t, simd::vfloat) {};
+    const auto finish_row = [=](int64_t row, const BackwardSums& sums) {
+        for (int64_t c = 0; c < C; c += simd::W) at(row).finish(sums, simd::load_n(weight + c, C - c), c, C, streaming);
+    };
+    sum_over_rows(dev, N, C, dweight, dbias, [=](int64_t row, int64_t end, float* dw, float* db) {
+        if (ahead == Ahead::nothing) {
+            for (; row < end; ++row) finish_row(row, add_row<false>(at(row), dw, db, weight, C, nothing));
+            return;
+        }
+        BackwardSums sums = add_row<false>(at(row), dw, db, weight, C, nothing);
+        for (; row + 1 < end; ++row) {
+            const BackwardRow before = at(row);
+            sums = add_row<ahead == Ahead::prefetched>(at(row + 1), dw, db, weight, C, [&](int64_t c, simd::vfloat w) {
+                before.finish(sums, w, c, C, streaming);
+            });
+        }
+        finish_row(row, sums);
+    });
+}
+
+// RMSNorm (layers/rmsnorm.h) has one sum less. The rungs in between would be the same.
 void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrms, int64_t N, int64_t C) {
     for (int64_t row = 0; row < N; ++row) {
         const float* x = inp + row * C;
@@ -203,6 +368,22 @@ void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrm
         for (int64_t c = 0; c < C; ++c) squares += x[c] * x[c];
         rrms[row] = 1 / std::sqrt(squares / static_cast<float>(C) + 1e-6f);
         for (int64_t c = 0; c < C; ++c) out[row * C + c] = x[c] * rrms[row] * weight[c];
+    }
+}
+// dinp (N,C) = rrms * (dnorm - norm * mean(dnorm * norm)),  dnorm = dout * weight
+// dweight (C) += sum over rows of dout * norm
+void rmsnorm_backward_naive(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight,
+                            const float* rrms, int64_t N, int64_t C) {
+    for (int64_t row = 0; row < N; ++row) {
+        const float *x = inp + row * C, *dy = dout + row * C;
+        float sum_dnorm_norm = 0;
+        for (int64_t c = 0; c < C; ++c) {
+            const float norm = x[c] * rrms[row];
+            sum_dnorm_norm += dy[c] * weight[c] * norm;
+            dweight[c] += dy[c] * norm;
+        }
+        const float mean = sum_dnorm_norm / static_cast<float>(C);
+        for (int64_t c = 0; c < C; ++c) dinp[row * C + c] = rrms[row] * (dy[c] * weight[c] - x[c] * rrms[row] * mean);
     }
 }
 
@@ -226,7 +407,15 @@ void climb(Ladder& ladder) {
                 [&] { forward_simd(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.rung("threads", "rows are distributed over the cores",
                 [&] { forward_threads(out, inp, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
+    ladder.rung("streaming", "out is written without loading it first",
+                [&] { forward_streaming(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("guess", "both sums in one pass, about a guess of the mean",
+                [&] { forward_guess(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("next row", "the next row's sums while this one is finished",
+                [&] { forward_next_row<false>(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.rung("prefetch", "hints bring the next row in time",
+                [&] { forward_next_row<true>(out, inp, weight, bias, mean, rstd, N, C); });
+    ladder.production("layers/layernorm_cpu.h: four chains a sum, bad guesses, overflow");
 
     const auto &branch = ladder.input({N, C}), &sum = ladder.output("sum", {N, C});
     ladder.pass("residual + layernorm", bytes(16 * prod(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
@@ -237,7 +426,7 @@ void climb(Ladder& ladder) {
                 [&] { residual_separate(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
     ladder.rung("fused", "a row is normalized while its sum is in L1",
                 [&] { residual_fused(sum, out, inp, branch, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
+    ladder.production("layers/layernorm_cpu.h: all of the forward's rungs");
 
     const auto &dout = ladder.input({N, C}), &dinp = ladder.output("dinp", {N, C}, C);
     const auto &dweight = ladder.updated("dweight", {C}, N), &dbias = ladder.updated("dbias", {C}, N);
@@ -259,12 +448,31 @@ void climb(Ladder& ladder) {
                 [&] { backward_simd(dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
     ladder.rung("threads", "sums over rows in parts, by N alone",
                 [&] { backward_threads(cpu, dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: prefetches, streaming stores");
+    const auto ahead = [&]<Ahead what>() {
+        backward_ahead<what>(cpu, dinp, dweight, dbias, dout, inp, weight, saved_mean, saved_rstd, N, C);
+    };
+    ladder.rung("streaming", "dinp is written without loading it first", [&] { ahead.operator()<Ahead::nothing>(); });
+    ladder.rung("next row", "reads the next row while this one is finished",
+                [&] { ahead.operator()<Ahead::next_row>(); });
+    ladder.rung("prefetch", "hints bring the next row in time", [&] { ahead.operator()<Ahead::prefetched>(); });
+    ladder.production("layers/norm_backward_cpu.h: four chains a sum, two FMAs a value");
 
     const auto& rrms = ladder.output("rrms", {N}, C);
     ladder.pass("RMSNorm forward", bytes(8 * prod(N, C)), {&out, &rrms},
                 [&](auto& dev) { rmsnorm_forward(dev, out.on(dev), rrms.on(dev), inp.on(dev), weight.on(dev), N, C); });
     ladder.rung("naive", "row by row", [&] { rmsnorm_naive(out, inp, weight, rrms, N, C); });
     ladder.production("layers/rmsnorm_cpu.h: all of the above");
+
+    const auto& saved_rrms = ladder.input({N});
+    ladder.prepare({&saved_rrms}, [&](auto& dev) {
+        rmsnorm_forward(dev, out.on(dev), saved_rrms.on(dev), inp.on(dev), weight.on(dev), N, C);
+    });
+    ladder.pass("RMSNorm backward", bytes(12 * prod(N, C)), {&dinp, &dweight}, [&](auto& dev) {
+        rmsnorm_backward(dev, dinp.on(dev), dweight.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
+                         saved_rrms.on(dev), nullptr, N, C);
+    });
+    ladder.rung("naive", "row by row",
+                [&] { rmsnorm_backward_naive(dinp, dweight, dout, inp, weight, saved_rrms, N, C); });
+    ladder.production("layers/norm_backward_cpu.h: all of the above");
     ladder.run();
 }
