@@ -16,12 +16,14 @@ class RanksOfMpi : public Program {
 protected:
     RanksOfMpi() {
         // Open MPI refuses to start as root, or more processes than there are cores, unless it is told to: version 4 by
-        // the first of these, version 5 by the others.
+        // the first of these, version 5 by the others. Its ranks share memory here: it takes two thirds less time to
+        // start if it does not search for networks (tcp would only warn).
         for (const auto& [variable, value] : Args{{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                                   {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                                   {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-                                                  {"OMPI_MCA_btl", "^tcp"},  // on one machine, it only warns
+                                                  {"OMPI_MCA_pml", "ob1"},
+                                                  {"OMPI_MCA_btl", "^tcp,openib,ofi,uct,usnic"},
                                                   {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
                                                   {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                                   {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
