@@ -1,6 +1,8 @@
 // io/file/json.h, which reads every JSON file first.
 #include "io/file/json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "dev/fuzz/memory_files.h"
 #include "dev/fuzz/targets.h"
 

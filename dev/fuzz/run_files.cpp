@@ -1,5 +1,6 @@
 // The files that a run writes and reads again: log.jsonl, trainer_state.json and the token cache's record; and a
 // model's config.json.
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "dev/fuzz/memory_files.h"

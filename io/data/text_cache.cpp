@@ -1,5 +1,6 @@
 #include "io/data/text_cache.h"
 
+#include <nlohmann/json.hpp>
 #include <omp.h>
 #include <sys/stat.h>
 

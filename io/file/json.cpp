@@ -1,6 +1,7 @@
 #include "io/file/json.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "io/model/checkpoint_names.h"
 #include "io/file/checksum.h"

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "io/model/checkpoint.h"
 #include "io/model/checkpoint_names.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "io/file/error.h"
 #include "device/float_formats.h"

@@ -1,6 +1,7 @@
 // Hugging Face's tokenizer files, if they describe a byte-level BPE with GPT-2's pre-tokenizer.
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "io/text/byte_symbols.h"

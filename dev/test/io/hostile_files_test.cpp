@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
