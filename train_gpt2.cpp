@@ -5,6 +5,7 @@
 #include "io/file/bus_error.h"
 #include "io/file/file.h"
 #include "program/commands.h"
+#include "program/comparison.h"
 #include "program/convert.h"
 #include "program/exit_status.h"
 #include "program/info.h"
@@ -51,6 +52,7 @@ int run_command(const Options& options, Ranks& ranks) {
     if (options.command == "convert")
         convert_model(options.in_path, options.out_path, options.bf16, options.given("type") ? options.type : "");
     if (options.command == "tokenize") run_tokenize(options);
+    if (options.command == "report") compare_runs(options.runs, options.out_path);
     if (options.command == "info") {
         if (options.verify && !verify_files(options.in_path, std::cout)) return 1;
         print_info(options.in_path, std::cout);

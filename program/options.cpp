@@ -34,6 +34,8 @@ bool holds(const OptionRow& row) {
     return std::holds_alternative<T Options::*>(row.member);
 }
 
+bool is_list(const OptionRow& row) { return row.traits & argument && holds<Words>(row); }
+
 std::string label(const OptionRow& row) { return (row.traits & argument ? "" : "--") + std::string(row.name); }
 
 // "cosine, linear or wsd"
@@ -216,6 +218,7 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
     app.allow_extras();
     each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
         CLI::Option* option = holds<bool>(row) ? app.add_flag(label(row)) : app.add_option(label(row))->expected(1);
+        if (is_list(row)) option->expected(-1);
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     });
     const std::string last = words.empty() ? "" : words.back();
@@ -232,8 +235,12 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
         });
         throw InputError(error.what());
     }
+    Words list;  // RUN... takes all arguments, of which the last is the row below it
     each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
-        const Words& values = app.get_option(label(row))->results();
+        Words values = app.get_option(label(row))->results();
+        if (row.traits & argument && !list.empty()) values = {list.back()};
+        if (is_list(row)) list = values;
+        if (is_list(row) && !values.empty()) values.pop_back();
         refuse_if(values.size() > 1 && !holds<bool>(row) && !holds<Words>(row),
                   label(row) + ": given " + std::to_string(values.size()) + " times; give it once");
         if (values.empty()) return;
@@ -277,6 +284,8 @@ void Options::check() const {
     const std::string suffix = train_tokenizer ? ".json" : ".bin";
     refuse_if(command == "tokenize" && !out_path.ends_with(suffix),
               "OUT: " + out_path + " does not end in " + suffix + "; give a name that does");
+    refuse_if(command == "report" && !out_path.ends_with(".html"),
+              "OUT: " + out_path + " does not end in .html; give the page a name that does");
     refuse_if(train_tokenizer && vocab == 0, "--vocab: missing with --train; give a number of tokens, such as 4096");
     refuse_if(command == "tokenize" && vocab > 0 && !train_tokenizer, "--vocab: is for --train; leave it out");
     refuse_if(command == "tokenize" && tokenizer == "none",

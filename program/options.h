@@ -10,7 +10,7 @@
 #include "gpt2_tensors.h"
 
 struct Options {
-    std::string command;  // train, generate, eval, convert, tokenize or info
+    std::string command;  // train, generate, eval, convert, tokenize, report or info
     bool on_gpu = false;  // train_gpt2cu's options, not train_gpt2's
     int64_t ranks = 1;    // processes that train together
 
@@ -53,8 +53,9 @@ struct Options {
     std::string choices;  // "": none
     int64_t limit = 0;    // 0: all
 
-    // convert, tokenize: IN, OUT; info: IN
+    // convert, tokenize: IN, OUT; report: RUN..., OUT; info: IN
     std::string in_path, out_path;
+    std::vector<std::string> runs;
     bool train_tokenizer = false;  // tokenize
     bool bf16 = false, verify = false;
     std::string type;  // of a GGUF file's matrices

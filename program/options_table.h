@@ -25,7 +25,9 @@ enum : unsigned {
     argument = 1024,  // positional and required
 
     cpu_only = 2048,  // an option of one of the two programs
-    gpu_only = 4096
+    gpu_only = 4096,
+
+    report = 8192  // a command
 };
 
 struct Command {
@@ -39,6 +41,7 @@ inline constexpr Command commands[] = {
     {"eval", eval, "Print a model's loss and perplexity on a text, or its multiple-choice accuracy."},
     {"convert", convert, "Convert a model between Hugging Face, llm.c (.bin) and llama.cpp (.gguf)."},
     {"tokenize", tokenize, "Tokenize a text into an llm.c token shard, or learn a tokenizer from it."},
+    {"report", report, "Compare up to 20 runs on one HTML page: curves, differing options, results."},
     {"info", info, "Describe a model, checkpoint, shard or other file: its type, shapes and sizes."},
 };
 
@@ -103,6 +106,8 @@ inline const std::vector<OptionRow> rows = {
     {"TEXT", tokenize | argument, &O::in_path, "", "PATH", "the text file to read"},
     {"OUT", tokenize | argument, &O::out_path, "", "PATH",
      "what to write, a new file: NAME.bin is a token shard, with --train NAME.json a Hugging Face tokenizer"},
+    {"RUN...", report | argument, &O::runs, "", "DIR", "the directories of the runs, as --out named them"},
+    {"OUT", report | argument, &O::out_path, "", "PATH", "the page to write, a new file NAME.html"},
     {"PATH", info | argument, &O::in_path, "", "PATH", "a run, checkpoint, model, token shard, tokenizer, log or text"},
     {"Data"},
     {"data", train, &O::data, "data/tinyshakespeare.txt", "PATH",

@@ -137,13 +137,19 @@ std::string escape_html(std::string_view bytes) {
     return html;
 }
 
-void write_report(const std::string& path, const Report& report) {
-    const std::string title = escape_html(report.title);
+void write_page(const std::string& path, const std::string& title, const std::string& body,
+                const std::string& more_style) {
+    const std::string text = escape_html(title);
     write_file_atomically(path,
                           "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-                              title + "</title>\n<style>" + report_style + "</style>\n</head>\n<body>\n<main>\n<h1>" +
-                              title + "</h1>\n" + draw_notice(report.log) + draw_facts(report.facts) +
-                              draw_charts(report) + draw_samples(report.samples) +
-                              draw_configuration(report.configuration) + "</main>\n</body>\n</html>\n");
+                              text + "</title>\n<style>" + report_style + more_style +
+                              "</style>\n</head>\n<body>\n<main>\n<h1>" + text + "</h1>\n" + body +
+                              "</main>\n</body>\n</html>\n");
+}
+
+void write_report(const std::string& path, const Report& report) {
+    write_page(path, report.title,
+               draw_notice(report.log) + draw_facts(report.facts) + draw_charts(report) + draw_samples(report.samples) +
+                   draw_configuration(report.configuration));
 }

@@ -19,3 +19,7 @@ struct Report {
 
 // Writes the page to a temporary file and renames it to `path`. Throws InputError.
 void write_report(const std::string& path, const Report& report);
+
+// The same for any page in the report's style, with more style sheet if it needs that. `body` follows the title.
+void write_page(const std::string& path, const std::string& title, const std::string& body,
+                const std::string& more_style = "");

@@ -67,7 +67,8 @@ Scale y_scale(const Chart& chart) {
     double low = INFINITY, high = -INFINITY;
     for (const Series& series : chart.series) {
         std::vector<double> finite;
-        std::copy_if(series.y.begin(), series.y.end(), std::back_inserter(finite),
+        const auto start = std::llround(chart.cropped * static_cast<double>(series.y.size()));
+        std::copy_if(series.y.begin() + start, series.y.end(), std::back_inserter(finite),
                      [](double v) { return std::abs(v) < 1e30; });
         if (finite.empty()) continue;
         const bool noise = series.style == Series::Style::thin && finite.size() > 20;
@@ -110,7 +111,7 @@ std::string coordinates(const Series& s, size_t i, const Scale& x, const Scale& 
     return format("%.1f ", inside(side * x.share(s.x[i]))) + format("%.1f", inside(side * (1 - y.share(s.y[i]))));
 }
 
-std::string draw_series(const Series& s, const Scale& x, const Scale& y) {
+std::string draw_series(const Series& s, const std::string& x_name, const Scale& x, const Scale& y) {
     const auto drawable = [&](double v) { return std::isfinite(v) && (!y.log || v > 0); };
     std::string path, dots;
     bool pen_down = false;
@@ -123,8 +124,9 @@ std::string draw_series(const Series& s, const Scale& x, const Scale& y) {
         path += (pen_down ? "L" : "M") + at;
         pen_down = true;
         if (s.style == Series::Style::points && s.x.size() <= 100)  // a line of length zero with a round cap is a dot
-            dots += "<path class=\"dot " + s.color + "\" d=\"M" + at + "h.01\"><title>step " +
-                    grouped_number(static_cast<int64_t>(s.x[i])) + ": " + short_number(s.y[i]) + "</title></path>\n";
+            dots += "<path class=\"dot " + s.color + "\" d=\"M" + at + "h.01\"><title>" + x_name + " " +
+                    grouped_number(static_cast<int64_t>(s.x[i])) + ": " + short_number(s.y[i]) + " (" +
+                    escape_html(s.name) + ")</title></path>\n";
     }
     if (path.empty()) return "";
     const char* style = s.style == Series::Style::thin ? "thin " : "line ";
@@ -138,12 +140,12 @@ std::string last_value(const Series& s) {
 }
 
 std::string draw_plot(const Chart& chart) {
-    double last_step = 1;
+    double last = 1;
     for (const Series& s : chart.series)
-        if (!s.x.empty()) last_step = std::max(last_step, s.x.back());
-    const Scale x{0, last_step}, y = y_scale(chart);
+        if (!s.x.empty()) last = std::max(last, s.x.back());
+    const Scale x{0, last}, y = y_scale(chart);
     std::vector<double> y_ticks = y.log ? log_ticks(y.low, y.high, 8) : linear_ticks(y.low, y.high, 5);
-    std::vector<double> x_ticks = linear_ticks(0, last_step, 6);
+    std::vector<double> x_ticks = linear_ticks(0, last, 6);
     std::erase_if(x_ticks, [](double tick) { return tick != std::floor(tick); });
 
     std::string grid, labels, lines;
@@ -159,12 +161,12 @@ std::string draw_plot(const Chart& chart) {
                   "</span>";
     for (Series s : chart.series) {
         thin_out(s);
-        lines += draw_series(s, x, y);
+        lines += draw_series(s, chart.x_name, x, y);
     }
     return "<div class=\"plot\">\n<svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" role=\"img\" "
            "aria-label=\"" +
-           escape_html(chart.title) + " over steps\">\n<path class=\"grid\" d=\"" + grid + "\"/>\n" + lines +
-           "</svg>\n" + labels + "\n</div>\n<p class=\"axis\">step</p>\n";
+           escape_html(chart.title) + " by " + chart.x_name + "\">\n<path class=\"grid\" d=\"" + grid + "\"/>\n" +
+           lines + "</svg>\n" + labels + "\n</div>\n<p class=\"axis\">" + chart.x_name + "</p>\n";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One chart of the report: lines and points over steps, as HTML with an inline SVG.
+// One chart of the report: lines and points over steps, tokens or time, as HTML with an inline SVG.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,10 @@ struct Series {
 
 struct Chart {
     std::string title, unit{};
-    bool log_scale = false;  // use a logarithmic scale if the values span a factor above 1.8
-    bool from_zero = false;  // begin a linear scale at 0, not at the smallest value
+    std::string x_name = "step";  // what x counts: "step", "tokens", "minutes"
+    bool log_scale = false;       // use a logarithmic scale if the values span a factor above 1.8
+    bool from_zero = false;       // begin a linear scale at 0, not at the smallest value
+    double cropped = 0;           // the share of each series, at its start, that may leave the frame
     std::vector<Series> series{};
 };
 

@@ -40,7 +40,7 @@ h2 small { margin-left: 4px; font-size: 13px; font-weight: 400; color: var(--sof
 figcaption { display: flex; flex-wrap: wrap; gap: 4px 20px; justify-content: space-between; align-items: baseline; margin-bottom: 14px; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 0; padding: 0; list-style: none; font-size: 13px; color: var(--soft); }
 .legend b { color: var(--text); font-weight: 600; }
-.legend li::before { content: ""; display: inline-block; width: 14px; height: 3px; margin-right: 7px; border-radius: 2px; vertical-align: 3px; background: var(--ink); }
+.legend li::before, .key::before { content: ""; display: inline-block; width: var(--key, 14px); height: 3px; margin-right: 7px; border-radius: 2px; vertical-align: 3px; background: var(--pattern, var(--ink)); }
 .train { --ink: var(--train); } .val { --ink: var(--val); } .speed { --ink: var(--speed); } .other { --ink: var(--other); }
 .plot { position: relative; height: 340px; margin: 0 8px 26px 40px; border-bottom: 1px solid var(--line); }
 .row .plot { height: 150px; }
@@ -101,4 +101,35 @@ pre {
   .card { padding: 12px; }
   .chart, .facts, .row { break-inside: avoid; }
 }
+)css";
+
+// What the page of the `report` command has besides: the choice of the axis, tables, and 7 colors times 3 kinds of
+// lines.
+inline constexpr const char* comparison_style = R"css(
+:root { --key: 26px; --run0: #2563d9; --run1: #d9480f; --run2: #0b8a6a; --run3: #8b3fd6; --run4: #a87f00; --run5: #d6337c; --run6: #5b6470; }
+@media (prefers-color-scheme: dark) {
+  :root { --run0: #6ea2ff; --run1: #ff9a57; --run2: #3fcfa5; --run3: #c08cff; --run4: #e3c044; --run5: #ff7eb6; --run6: #aab4c3; }
+}
+.run0 { --ink: var(--run0); } .run1 { --ink: var(--run1); } .run2 { --ink: var(--run2); } .run3 { --ink: var(--run3); }
+.run4 { --ink: var(--run4); } .run5 { --ink: var(--run5); } .run6 { --ink: var(--run6); }
+.dash1 { --dash: 9 7; --pattern: repeating-linear-gradient(90deg, var(--ink) 0 6px, transparent 6px 10px); }
+.dash2 { --dash: 0.1 5; --pattern: repeating-linear-gradient(90deg, var(--ink) 0 3px, transparent 3px 6px); }
+.plot .line { stroke-dasharray: var(--dash, none); }
+
+.curves { display: flex; flex-wrap: wrap; align-items: center; gap: 12px 8px; }
+.curves > span { color: var(--soft); margin-right: 4px; }
+.curves > input { position: absolute; opacity: 0; }
+.curves > label { padding: 3px 14px; border: 1px solid var(--line); border-radius: 99px; background: var(--card); cursor: pointer; }
+.curves > input:checked + label { color: var(--page); background: var(--text); border-color: var(--text); }
+.curves > input:focus-visible + label { outline: 2px solid var(--train); outline-offset: 2px; }
+.curves > div { display: none; flex-basis: 100%; min-width: 0; gap: 16px; grid-template-columns: minmax(0, 1fr); }
+#steps:checked ~ .by-steps, #tokens:checked ~ .by-tokens, #time:checked ~ .by-time { display: grid; }
+
+.wide { overflow-x: auto; margin-top: 10px; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
+th, td { padding: 6px 0 6px 20px; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
+th { font-weight: 400; color: var(--soft); }
+th:first-child, td:first-child { padding-left: 0; text-align: left; }
+td small { color: var(--soft); }
+@media print { .curves > span, .curves > label { display: none; } .curves .chart { margin-bottom: 12px; } }
 )css";

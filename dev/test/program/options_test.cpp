@@ -87,6 +87,9 @@ TEST(Options, EveryCommandParses) {
     EXPECT_EQ(t.in_path, "a.txt");
     EXPECT_EQ(t.vocab, 4096);
     EXPECT_EQ(parse({"--tokenizer", "bpe:4096"}).tokenizer, "bpe:4096");
+    const Options r = parse({"report", "a", "b", "c", "page.html"});
+    EXPECT_EQ(r.runs, (std::vector<std::string>{"a", "b", "c"}));
+    EXPECT_EQ(r.out_path, "page.html");
     EXPECT_TRUE(parse({"info", "train", "--verify"}).verify);  // a path may be called as a command
 }
 
@@ -134,7 +137,7 @@ TEST(Options, UnknownNamesFailAndTheNearestIsOffered) {
     EXPECT_TRUE(contains(error_of({"generate", "--batch", "4"}),
                          "--batch: unknown option of generate; see train_gpt2 generate --help"));
     EXPECT_TRUE(contains(error_of({"finetune"}),
-                         "finetune: unknown command; choose train, generate, eval, convert, tokenize or info"));
+                         "finetune: unknown command; choose train, generate, eval, convert, tokenize, report or info"));
     EXPECT_TRUE(contains(error_of({"--data", "a.bin", "b.bin"}), "b.bin: unexpected argument; put"));
     EXPECT_TRUE(contains(error_of({"--seed", "1", "--seed", "2"}), "--seed: given 2 times; give it once"));
     EXPECT_TRUE(contains(error_of({"--resume=maybe"}), "--resume"));
@@ -180,6 +183,9 @@ TEST(Options, Contradictions) {
     EXPECT_TRUE(contains(error_of({"--tokenizer", "bpe:300", "--init", "x"}), "bpe:300 learns new tokens"));
     EXPECT_TRUE(contains(error_of({"tokenize", "a", "b"}), "OUT: b does not end in .bin; give"));
     EXPECT_TRUE(contains(error_of({"eval"}), "--data: missing; give a text file"));
+    for (const std::vector<const char*>& words : {std::vector<const char*>{"report"}, {"report", "a.html"}})
+        EXPECT_EQ(error_of(words), "RUN...: missing; usage: train_gpt2 report RUN... OUT [OPTIONS]");
+    EXPECT_EQ(error_of({"report", "a", "b"}), "OUT: b does not end in .html; give the page a name that does");
     EXPECT_EQ(error_of({"convert", "a"}), "OUT: missing; usage: train_gpt2 convert IN OUT [OPTIONS]");
 }
 
