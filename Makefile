@@ -51,7 +51,7 @@ LAYERS   := $(call objects_of,layers device/cpu device/cpu/gemm)
 PROGRAM  := $(call objects_of,program)
 OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 # The files of the program that tests use. The rest needs a device.
-RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options report report_chart run_directory)
+RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options report report_chart run_directory tensorboard)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 # First, so that all cores end together.
 LONGEST  := $(patsubst %,$(B)/test/%_test,cuda/model cuda/layernorm cuda/attention program/ranks program/kill program/faults)

@@ -43,7 +43,7 @@ struct Run {
     std::optional<double> tokens_per_byte{};
     Validation last{}, best{};
 
-    double tokens() const { return static_cast<double>(steps * total_batch); }
+    double tokens_after(int64_t step) const { return static_cast<double>(step) * static_cast<double>(total_batch); }
 };
 
 // The options of the newest checkpoint, as --resume may have changed them, or those that the run began with.
@@ -52,6 +52,13 @@ nlohmann::json options_of(const std::string& directory) {
     const auto text = checkpoint ? read_trainer_state(*checkpoint).options : read_options(directory);
     if (!text) throw InputError(directory + ": has neither options.json nor a checkpoint; copy options.json there too");
     return parse_json_object(directory + ": the run's options", *text);
+}
+
+// Words and paths as on the command line; numbers as JSON has them.
+std::string option_text(const nlohmann::json& options, const std::string& name) {
+    if (!options.contains(name)) return "–";
+    const auto path = path_of_json(options[name]);
+    return path ? (path->empty() ? "–" : *path) : options[name].dump();
 }
 
 Run read_run(const std::string& directory) {
@@ -69,9 +76,10 @@ Run read_run(const std::string& directory) {
         run.seconds = std::max(run.seconds, entry.seconds);
         if (entry.split == "train") run.steps = std::max(run.steps, entry.step);
         if (!std::isfinite(entry.loss) && !run.diverged) run.diverged = entry.step;
-        if (entry.nats_per_byte) run.tokens_per_byte = *entry.nats_per_byte / entry.loss;
+        const double ratio = entry.nats_per_byte ? *entry.nats_per_byte / entry.loss : NAN;
+        if (ratio > 0 && std::isfinite(ratio)) run.tokens_per_byte = ratio;
     }
-    if (run.options.value("tokenizer", "") == "byte") run.tokens_per_byte = 1;
+    if (option_text(run.options, "tokenizer") == "byte") run.tokens_per_byte = 1;
     if (run.steps == 0)
         throw InputError(directory + ": its log.jsonl has no training step yet; wait for the first, or leave it out");
     return run;
@@ -132,7 +140,7 @@ std::string fixed(double value, int digits) {
 }
 
 std::string duration(double seconds) {
-    const int64_t s = std::llround(seconds);
+    const int64_t s = std::llround(std::min(seconds, 1e18));
     const auto two = [](int64_t n) { return (n < 10 ? ":0" : ":") + std::to_string(n); };
     if (s < 60) return fixed(seconds, 1) + " s";
     return s < 3600 ? std::to_string(s / 60) + two(s % 60) + " min"
@@ -162,9 +170,10 @@ std::vector<Axis> axes_for(const std::vector<Run>& runs) {
 }
 
 double position(const Run& run, const LogEntry& entry, const Axis& axis) {
-    if (axis.unit == "step") return static_cast<double>(entry.step);
-    if (axis.unit == "tokens") return static_cast<double>(entry.step * run.total_batch);
-    return entry.seconds / axis.per_unit;
+    const double x = axis.unit == "step"     ? static_cast<double>(entry.step)
+                     : axis.unit == "tokens" ? run.tokens_after(entry.step)
+                                             : entry.seconds / axis.per_unit;
+    return x >= 0 ? std::min(x, 1e18) : 0;  // an int64 can hold it whatever an edited log says
 }
 
 std::string draw_loss(const std::vector<Run>& runs, const Axis& axis, const std::string& split, bool per_byte) {
@@ -223,22 +232,16 @@ std::string draw_results(const std::vector<Run>& runs, bool per_byte) {
     double best = INFINITY;
     for (const Run& run : runs) best = std::min(best, std::isfinite(run.best.loss) ? run.best.loss : INFINITY);
     const auto cells = [&](const Run& run) -> std::vector<std::string> {
+        const double tokens = run.tokens_after(run.steps);
         std::string lowest = fixed(run.best.loss, 4);
         if (run.best.loss == best) lowest = "<b>" + lowest + "</b>";
         if (std::isfinite(run.best.loss)) lowest += " <small>step " + grouped_number(run.best.step) + "</small>";
         return {fixed(run.last.loss, 4),   lowest,
-                grouped_number(run.steps), short_number(run.tokens()),
-                duration(run.seconds),     run.seconds > 0 ? short_number(run.tokens() / run.seconds) : "–"};
+                grouped_number(run.steps), short_number(tokens),
+                duration(run.seconds),     run.seconds > 0 ? short_number(tokens / run.seconds) : "–"};
     };
     return draw_table("Results", std::string("losses in nats per ") + (per_byte ? "byte" : "token"),
                       {"last validation loss", "best", "steps", "tokens", "training time", "tokens/s"}, runs, cells);
-}
-
-// Words and paths as on the command line; numbers as JSON has them.
-std::string option_text(const nlohmann::json& options, const std::string& name) {
-    if (!options.contains(name)) return "–";
-    const auto path = path_of_json(options[name]);
-    return path ? (path->empty() ? "–" : *path) : options[name].dump();
 }
 
 std::string draw_options(const std::vector<Run>& runs) {

@@ -13,14 +13,8 @@
 namespace {
 
 std::string to_line(const LogEntry& e) {
-    nlohmann::ordered_json line{{"step", e.step}, {"split", e.split}, {"loss", e.loss}};  // NaN is dumped as null
-    if (e.split == "train") {
-        line["lr"] = e.lr;
-        line["grad_norm"] = e.grad_norm;
-        line["tokens_per_second"] = e.tokens_per_second;
-    }
-    if (e.nats_per_byte) line["nats_per_byte"] = *e.nats_per_byte;
-    if (e.choices_accuracy) line["choices_accuracy"] = *e.choices_accuracy;
+    nlohmann::ordered_json line{{"step", e.step}, {"split", e.split}};
+    for (const auto& [key, value] : values_of(e)) line[key] = value;  // NaN is dumped as null
     line["seconds"] = e.seconds;
     if (e.skipped) line["skipped"] = true;
     return line.dump() + "\n";
@@ -146,6 +140,18 @@ LogEntry mean(const LogEntry& a, double weight_of_a, const LogEntry& b, double w
 }
 
 }  // namespace
+
+std::vector<std::pair<const char*, double>> values_of(const LogEntry& entry) {
+    std::vector<std::pair<const char*, double>> values{{"loss", entry.loss}};
+    if (entry.split == "train") {
+        values.emplace_back("lr", entry.lr);
+        values.emplace_back("grad_norm", entry.grad_norm);
+        values.emplace_back("tokens_per_second", entry.tokens_per_second);
+    }
+    if (entry.nats_per_byte) values.emplace_back("nats_per_byte", *entry.nats_per_byte);
+    if (entry.choices_accuracy) values.emplace_back("choices_accuracy", *entry.choices_accuracy);
+    return values;
+}
 
 template <class Entry>
 EntryLog<Entry>::EntryLog(const std::string& path, int64_t resume_step)

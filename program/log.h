@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/file/line_file.h"
@@ -18,6 +19,9 @@ struct LogEntry {
     std::optional<double> nats_per_byte{};     // val, where tokens are pieces of text longer than a byte
     std::optional<double> choices_accuracy{};  // val, with --choices
 };
+
+// The entry's numbers by their keys in log.jsonl, except for the step and the seconds.
+std::vector<std::pair<const char*, double>> values_of(const LogEntry& entry);
 
 // A sample of text, written after `step` steps.
 struct Sample {

@@ -34,6 +34,7 @@ struct Options {
     int64_t keep = 0;  // number of checkpoints; 0: all
     std::string out;
     bool resume = false, profile = false;
+    bool tensorboard = false;
     int64_t seed = 0;
     int64_t threads = 0;  // 0: chosen by threads.h
     int64_t device = 0;   // on_gpu

@@ -236,6 +236,8 @@ inline const std::vector<OptionRow> rows = {
     {"save-every", train, &O::save_every, "500", "STEPS",
      "save a checkpoint every this many steps, and at the end (0: never)", 0, 1e12},
     {"keep", train, &O::keep, "3", "N", "keep the newest N checkpoints (0: all)", 0, 1e12},
+    {"tensorboard", train, &O::tensorboard, "", "",
+     "also write the log and the samples for TensorBoard: tensorboard --logdir OUT"},
     {"resume", train | unsaved, &O::resume, "", "",
      "continue the run in --out from its newest checkpoint, with its options unless given again"},
     {"bf16", convert, &O::bf16, "", "",

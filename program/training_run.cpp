@@ -259,9 +259,9 @@ int TrainingRun::finish() {
     const std::vector<double> sent = all_gather(ranks, sent_in_steps);
     if ((signal || out_of_patience()) && !saved) save();
     if (log) log->sync();
+    if (events) events->sync();
     warn_of_log();
-    const bool reported = report(),
-               whole = reported && !save_failed && !check_failed && (!log || log->trouble().empty());
+    const bool reported = report(), whole = reported && !save_failed && !check_failed && warned.empty();
     if (options.profile && ranks.first()) {
         print_profile(profile, state.step - profiled_after, step_seconds, measured_peak_flops(options), peak_bytes());
         print_sent(options, sent, model->table.size, state.step - profiled_after);
@@ -357,6 +357,7 @@ void TrainingRun::open_logs() {
     log.emplace(options.out + "/log.jsonl", step);
     if (step >= 0) history.add_file(options.out + "/log.jsonl");
     if (options.sample_every > 0 && options.sample_tokens > 0) samples.emplace(options.out + "/samples.jsonl", step);
+    if (options.tensorboard) events.emplace(options.out, step + 1);
     for (const std::string& damage : {log->damage(), samples ? samples->damage() : ""})
         if (!damage.empty()) warn(damage);
 }
@@ -393,6 +394,7 @@ GPT2Config TrainingRun::given_model(const std::string& start) {
 void TrainingRun::add_to_log(const LogEntry& entry) {
     if (!log) return;
     log->write(entry);
+    if (events) events->write(entry);
     history.add(entry);
 }
 
@@ -485,6 +487,7 @@ void TrainingRun::write_sample() {
         return true;
     });
     samples->write({state.step, text});
+    if (events) events->write(Sample{state.step, text});
     std::printf("--- sample after step %" PRId64 "\n%s\n---\n", state.step, text.c_str());
     std::fflush(stdout);
 }
@@ -542,6 +545,7 @@ void TrainingRun::save() {
     clear_progress();
     if (log) log->sync();
     if (samples) samples->sync();
+    if (events) events->sync();
     state.losses = outliers.losses, state.norms = outliers.norms;
     state.last_applied = model->last_applied;
     save_failed = true;
@@ -577,9 +581,10 @@ void TrainingRun::warn(const std::string& message) {
     print_error(message);
 }
 
-// Warns that the log cannot be written: once per problem, not once per line.
+// Warns that the log or the event file cannot be written: once per problem, not once per line.
 void TrainingRun::warn_of_log() {
     if (!log) return;
-    if (log->trouble() != warned && !log->trouble().empty()) warn(log->trouble() + "; training continues");
-    warned = log->trouble();
+    const std::string& trouble = log->trouble().empty() && events ? events->trouble() : log->trouble();
+    if (trouble != warned && !trouble.empty()) warn(trouble + "; training continues");
+    warned = trouble;
 }

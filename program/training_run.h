@@ -21,6 +21,7 @@
 #include "program/run_directory.h"
 #include "program/schedule.h"
 #include "program/stop_signals.h"
+#include "program/tensorboard.h"
 
 class TrainingRun {
 public:
@@ -123,6 +124,7 @@ private:
     std::optional<Log> log;             // on rank 0
     LogHistory history;
     std::optional<SampleLog> samples;  // on rank 0
+    std::optional<EventFile> events;   // of --tensorboard, on rank 0
     Schedule schedule, muon_schedule;
     std::string change_of_schedule;  // a warning at --resume, or ""
     std::optional<Progress> progress;

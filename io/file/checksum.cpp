@@ -15,6 +15,15 @@ uint32_t checksum(const MappedFile& file) {
     return crc;
 }
 
+uint32_t checksum_castagnoli(std::string_view bytes) {
+    uint32_t crc = ~0u;
+    for (const char byte : bytes) {
+        crc ^= static_cast<uint8_t>(byte);
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+    }
+    return ~crc;
+}
+
 std::vector<uint32_t> piece_checksums(const void* data, int64_t bytes) {
     std::vector<uint32_t> sums(static_cast<size_t>((bytes + checksum_piece - 1) / checksum_piece));
 #pragma omp parallel for schedule(dynamic) if (sums.size() > 1)

@@ -1,4 +1,5 @@
-// CRC-32 checksums, as in zip and zlib. They reveal files that were damaged after they were written.
+// CRC-32 checksums, as in zip and zlib unless they are named otherwise. They reveal files that were damaged after they
+// were written.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,9 @@ inline uint32_t checksum(std::string_view text, uint32_t before = 0) {
     return checksum(text.data(), std::ssize(text), before);
 }
 uint32_t checksum(const MappedFile& file);
+
+// CRC-32C, with Castagnoli's polynomial, as in TensorFlow's files. It is not made for long data.
+uint32_t checksum_castagnoli(std::string_view bytes);
 
 // The checksums of a file's pieces, computed on all threads. Each piece but the last has checksum_piece bytes.
 inline constexpr int64_t checksum_piece = 16 << 20;

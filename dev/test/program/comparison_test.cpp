@@ -134,6 +134,21 @@ TEST_F(Comparison, ADivergedRunSaysSo) {
     EXPECT_TRUE(contains(page({"a"}), "a: the loss was not a number at step 41"));
 }
 
+// A log or options that someone has edited may hold any numbers, and a path that is not UTF-8 is an array.
+TEST_F(Comparison, StrangeValuesAreShown) {
+    make_run("a", "byte", ",\n  \"val\": [255, 60]");
+    make_run("b", "byte");
+    const std::string far = std::to_string(INT64_MAX), rest = ",\"lr\":0,\"grad_norm\":0,\"tokens_per_second\":0,";
+    write_bytes(at("b/log.jsonl"),
+                "{\"step\":" + far + ",\"split\":\"train\",\"loss\":-1e308" + rest + "\"seconds\":1e308}\n" +
+                    "{\"step\":1,\"split\":\"val\",\"loss\":0,\"nats_per_byte\":0,\"seconds\":null}\n" +
+                    "{\"step\":2,\"split\":\"train\",\"loss\":1e308" + rest + "\"seconds\":-5}\n");
+    const std::string html = page({"a", "b"});
+    EXPECT_TRUE(contains(html, "<td>\ufffd&lt;</td>"));
+    EXPECT_TRUE(contains(html, "<td>9,223,372,036,854,775,807</td>"));
+    EXPECT_EQ(count(html, "nan"), 0);
+}
+
 TEST_F(Comparison, RefusalsNameTheFile) {
     make_run("run", "byte");
     write_bytes(at("file"), "mine");

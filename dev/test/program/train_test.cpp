@@ -139,6 +139,20 @@ TEST_F(Train, LeavesLogReportAndCheckpoint) {
     EXPECT_NE(out.find("total "), std::string::npos);
 }
 
+// What is in them tensorboard_test and scripts/check_tensorboard.py read.
+TEST_F(Train, WritesAnEventFileForTensorBoardAndResumeAnother) {
+    const auto event_files = [&] {
+        return std::ranges::count_if(listing(at("run")),
+                                     [](const std::string& name) { return name.starts_with("events.out.tfevents."); });
+    };
+    train("run", {{"tensorboard", ""}});
+    EXPECT_EQ(event_files(), 1);
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "8"});
+    EXPECT_EQ(event_files(), 2) << "the option is kept";
+    expect_done({"train", "--resume", "--out", at("run"), "--steps", "9", "--tensorboard=false"});
+    EXPECT_EQ(event_files(), 2);
+}
+
 TEST_F(Train, SameBitsForAnyNumberOfThreads) {
     for (const std::string optimizer : {"adamw", "muon"}) {
         train(optimizer, with(odd, {{"threads", "1"}, {"optimizer", optimizer}}));
