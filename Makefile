@@ -48,7 +48,8 @@ Q        := $(if $(V),,@)
 objects_of = $(patsubst %.cpp,$(B)/%.o,$(wildcard $(1:%=%/*.cpp)))
 IO       := $(call objects_of,io/file io/text io/data io/model)
 LAYERS   := $(call objects_of,layers device/cpu device/cpu/gemm)
-PROGRAM  := $(call objects_of,program)
+COMMAND_LINE := $(B)/program/command_line.o
+PROGRAM  := $(filter-out $(COMMAND_LINE),$(call objects_of,program))
 OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 # The files of the program that tests use. The rest needs a device.
 RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options report report_chart run_directory tensorboard)
@@ -174,7 +175,7 @@ help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 # Files that take little time at run time are optimized less, which compiles faster.
-COLD := $(RUN) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
+COLD := $(RUN) $(COMMAND_LINE) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
     $(patsubst %,$(B)/program/%.o,exit_status training_run)
 OPT  :=
 $(COLD): OPT := -O1
@@ -226,12 +227,23 @@ $(SAME): $(B)/%.o: $(OTHER)/%.o
 	$(Q)cp -p $< $@
 endif
 
+# CLI11 reads nothing but the words of the command line. It is compiled once, without sanitizers, which would take another
+# 15 CPU s for each. The object is linked last: of the standard library's templates that are in others too, theirs are used.
+UNSANITIZED := $(if $(SANITIZE),build/$(ARCH)$(KIND),$(B))/program/command_line.o
+ifdef SANITIZE
+$(UNSANITIZED): program/command_line.cpp program/command_line.h
+	@$(MAKE) --no-print-directory SANITIZE= B=build/$(ARCH)$(KIND) $@
+endif
+$(filter-out $(UNSANITIZED),$(COMMAND_LINE)) $(FUZZ)/program/command_line.o: $(UNSANITIZED)
+	@mkdir -p $(@D)
+	$(Q)cp -p $< $@
+
 # The start-up check must itself run on any CPU.
 ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
 $(B)/device/cpu/check.o: override ARCH := x86-64
 endif
 
-$(B)/train_gpt2: $(PROGRAM)
+$(B)/train_gpt2: $(PROGRAM) $(COMMAND_LINE)
 $(B)/train_gpt2: LDLIBS := $(OWN_OPENMP) $(LDLIBS) $(OF_PROGRAM)
 $(B)/train_gpt2 $(B)/test_gpt2: $(B)/%: $(B)/%.o $(IO) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ $(LDLIBS) -o $@
@@ -283,7 +295,7 @@ ifneq ($(filter train_gpt2cu,$(MAKECMDGOALS)),)
 $(if $(TOOLKIT),,$(error make train_gpt2cu: found no nvcc, expected NVIDIA's CUDA Toolkit 12 or 13 \
     (developer.nvidia.com/cuda-downloads); make train_gpt2 is for the CPU))
 endif
-$(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS)
+$(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS) $(COMMAND_LINE)
 	@echo "compiling $< ($(GPU_ARCH))"
 	$(Q)$(TOOLKIT) -std=c++20 -O3 $(GENCODE) -t 2 -I. -MMD -MP -MF $@.d $(if $(WERROR),-Werror all-warnings) -diag-suppress 1675 \
 	    $(if $(filter 0,$(NCCL)),-DNO_NCCL) -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) $(OF_PROGRAM) -lcublasLt -o $@
@@ -291,7 +303,7 @@ $(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS)
 $(B)/train_gpt2.cu.o: train_gpt2.cu
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
-$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS)
+$(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS) $(COMMAND_LINE)
 	$(Q)$(CXX) $(FLAGS) $^ $(OWN_OPENMP) $(LDLIBS) $(OF_PROGRAM) -o $@
 
 # CUDA rungs: compiled by nvcc if there are nvcc and a GPU, otherwise for the emulator, as the tests below.
@@ -345,10 +357,10 @@ $(FUZZ)/%.o: %.cpp
 		-fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -idirafter $(shell $(CXX) -print-file-name=include) \
 		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives this attribute arguments, which clang does not know
 
-$(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o
+$(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o $(FUZZ)/program/command_line.o
 	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@
 
-$(B)/test/io/fuzz_replay_test: $(B)/dev/test/io/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o)
+$(B)/test/io/fuzz_replay_test: $(B)/dev/test/io/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o) $(COMMAND_LINE)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
@@ -359,7 +371,7 @@ $(B)/test/cuda/%: $(B)/dev/test/cuda/%.o $(EMULATOR) $(LAYERS)
 $(B)/test/cuda/model_test: $(IO)
 
 # The other tests. This rule is last, because make 3.81 takes the first pattern that fits.
-$(B)/test/%: $(B)/dev/test/%.o $(RUN) $(IO) $(LAYERS)
+$(B)/test/%: $(B)/dev/test/%.o $(RUN) $(IO) $(LAYERS) $(COMMAND_LINE)
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 

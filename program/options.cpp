@@ -1,6 +1,5 @@
 #include "program/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -11,6 +10,7 @@
 #include "io/file/error.h"
 #include "io/file/json.h"
 #include "io/text/bpe_trainer.h"
+#include "program/command_line.h"
 #include "program/launcher.h"
 #include "program/options_table.h"
 
@@ -49,7 +49,10 @@ std::string one_of(const Words& words) {
 Words choices(const OptionRow& row) {
     if (holds<bool>(row)) return {"true", "false"};
     const bool any = std::string(row.unit).find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") != std::string::npos;
-    return any ? Words{} : CLI::detail::split(row.unit, '|');
+    Words words;
+    std::istringstream unit(any ? "" : row.unit);
+    for (std::string word; std::getline(unit, word, '|');) words.push_back(word);
+    return words;
 }
 
 void refuse_if(bool wrong, const std::string& message) {
@@ -211,33 +214,24 @@ bool is_near(std::string_view a, std::string_view b, size_t edits) {
 }
 
 // Reads the words after the command into options.
-void parse_words(Options& options, std::set<std::string>& given, Words words) {
-    CLI::App app;
-    app.set_help_flag("-h,--help");
-    app.set_version_flag("--version");
-    app.allow_extras();
+void parse_words(Options& options, std::set<std::string>& given, const Words& words) {
+    std::vector<command_line::Option> labels;
     each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
-        CLI::Option* option = holds<bool>(row) ? app.add_flag(label(row)) : app.add_option(label(row))->expected(1);
-        if (is_list(row)) option->expected(-1);
-        option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        labels.push_back({label(row), holds<bool>(row), is_list(row)});
     });
-    const std::string last = words.empty() ? "" : words.back();
-    std::ranges::reverse(words);  // CLI11 takes them from the back
-    try {
-        app.parse(words);
-    } catch (const CLI::CallForHelp&) {
-        throw HelpRequest{help_of(*find_command(options.command), options.on_gpu)};
-    } catch (const CLI::CallForVersion&) {
-        throw VersionRequest{};
-    } catch (const CLI::ParseError& error) {
+    const command_line::Parsed parsed = command_line::parse(labels, words);
+    if (parsed.help) throw HelpRequest{help_of(*find_command(options.command), options.on_gpu)};
+    if (parsed.version) throw VersionRequest{};
+    if (!parsed.error.empty()) {
         each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
-            if (last == label(row)) refuse_value(row, "");
+            if (!words.empty() && words.back() == label(row)) refuse_value(row, "");
         });
-        throw InputError(error.what());
+        throw InputError(parsed.error);
     }
     Words list;  // RUN... takes all arguments, of which the last is the row below it
+    auto next = parsed.values.begin();
     each_row(options.command, options.on_gpu, [&](const OptionRow& row) {
-        Words values = app.get_option(label(row))->results();
+        Words values = *next++;
         if (row.traits & argument && !list.empty()) values = {list.back()};
         if (is_list(row)) list = values;
         if (is_list(row) && !values.empty()) values.pop_back();
@@ -247,7 +241,7 @@ void parse_words(Options& options, std::set<std::string>& given, Words words) {
         for (const std::string& value : values) assign(options, row, value);
         given.insert(row.name);
     });
-    if (const Words rest = app.remaining(); !rest.empty()) refuse_unknown(options, rest);
+    if (!parsed.rest.empty()) refuse_unknown(options, parsed.rest);
 }
 
 }  // namespace
