@@ -60,7 +60,8 @@ public:
     }
 
     // x + Attention(LN(x)), then x + MLP(LN(x)). In generation, `kept` has the keys and values of earlier positions.
-    void block_forward(int64_t l, int64_t B, int64_t T, const KeysValues<scalar>* kept = nullptr) {
+    void block_forward(int64_t l, int64_t B, int64_t T, const Dropout& dropout = {},
+                       const KeysValues<scalar>* kept = nullptr) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };  // this layer's weights
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };    // this layer's activations
         const auto s = [&](const Tensor& t) { return statistics(t, l); };
@@ -73,15 +74,18 @@ public:
         if (kept && kept->past > 0)
             cached_attention_forward(dev, a(t.atty), *kept, a(t.qkv), B, T, C, config.heads);
         else
-            attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads);
-        matmul_residual_forward(dev, a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), N, C, C);
+            attention_forward(dev, a(t.atty), s(t.logsumexp), a(t.qkv), B, T, C, config.heads,
+                              dropout.at(l, DropoutSite::attention));
+        projection_forward(a(t.residual2), a(t.atty), w(p.attprojw), w(p.attprojb), a(t.residual1), B, T, C,
+                           dropout.at(l, DropoutSite::attention_projection));
         layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
         matmul_gelu_forward(dev, a(t.fch_gelu), a(t.fch), a(t.ln2), w(p.fcw), w(p.fcb), N, C, 4 * C);
-        matmul_residual_forward(dev, out, a(t.fch_gelu), w(p.fcprojw), w(p.fcprojb), a(t.residual2), N, 4 * C, C);
+        projection_forward(out, a(t.fch_gelu), w(p.fcprojw), w(p.fcprojb), a(t.residual2), B, T, 4 * C,
+                           dropout.at(l, DropoutSite::mlp_projection));
     }
 
     // From the gradient of the block's output to that of its input, and += those of its parameters.
-    void block_backward(int64_t l, int64_t B, int64_t T) {
+    void block_backward(int64_t l, int64_t B, int64_t T, const Dropout& dropout) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
@@ -90,14 +94,20 @@ public:
         const int64_t C = config.channels, N = B * T;
         const scalar* const dout = activations.get() + t.dresidual1.at(l + 1);
         const scalar* const fch_gelu = recomputes_gelu(policy) ? nullptr : a(t.fch_gelu);
-        matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dout, fch_gelu, a(t.fch), w(p.fcprojw), N,
+        // The gradients of what dropout drops lie in the place of others that are not computed yet.
+        const scalar* const dfcproj =
+            projection_backward(a(t.dln2), dout, B, T, dropout.at(l, DropoutSite::mlp_projection));
+        matmul_gelu_backward(dev, a(t.dfch), dw(p.fcprojw), dw(p.fcprojb), dfcproj, fch_gelu, a(t.fch), w(p.fcprojw), N,
                              4 * C, C, accumulate);
         matmul_backward(dev, a(t.dln2), dw(p.fcw), dw(p.fcb), a(t.dfch), a(t.ln2), w(p.fcw), N, C, 4 * C, accumulate);
         layernorm_backward(dev, a(t.dresidual2), dw(p.ln2w), dw(p.ln2b), a(t.dln2), a(t.residual2), w(p.ln2w),
                            s(t.ln2_mean), s(t.ln2_rstd), dout, N, C);
-        matmul_backward(dev, a(t.datty), dw(p.attprojw), dw(p.attprojb), a(t.dresidual2), a(t.atty), w(p.attprojw), N,
-                        C, C, accumulate);
-        attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), s(t.logsumexp), B, T, C, config.heads);
+        const scalar* const dattproj =
+            projection_backward(a(t.dqkv), a(t.dresidual2), B, T, dropout.at(l, DropoutSite::attention_projection));
+        matmul_backward(dev, a(t.datty), dw(p.attprojw), dw(p.attprojb), dattproj, a(t.atty), w(p.attprojw), N, C, C,
+                        accumulate);
+        attention_backward(dev, a(t.dqkv), a(t.datty), a(t.atty), a(t.qkv), s(t.logsumexp), B, T, C, config.heads,
+                           dropout.at(l, DropoutSite::attention));
         matmul_backward(dev, a(t.dln1), dw(p.qkvw), dw(p.qkvb), a(t.dqkv), a(t.ln1), w(p.qkvw), N, C, 3 * C,
                         accumulate);
         layernorm_backward(dev, a(t.dresidual1), dw(p.ln1w), dw(p.ln1b), a(t.dln1), a(t.residual1), w(p.ln1w),
@@ -105,26 +115,27 @@ public:
     }
 
     // Recomputes, to the same bits, the activations that block_backward reads and block_forward did not keep.
-    void recompute(int64_t l, int64_t B, int64_t T) {
+    void recompute(int64_t l, int64_t B, int64_t T, const Dropout& dropout) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.at(l); };
         const auto a = [&](const Tensor& t) { return activations.get() + t.at(l); };
         const auto s = [&](const Tensor& t) { return statistics(t, l); };
         const auto& [p, t] = std::tie(table, acts);
         const int64_t C = config.channels, N = B * T;
-        if (policy == ActivationPolicy::recompute_block) return block_forward(l, B, T);
+        if (policy == ActivationPolicy::recompute_block) return block_forward(l, B, T, dropout);
         if (policy != ActivationPolicy::recompute_ln) return;
         layernorm_forward(dev, a(t.ln1), s(t.ln1_mean), s(t.ln1_rstd), a(t.residual1), w(p.ln1w), w(p.ln1b), N, C);
         layernorm_forward(dev, a(t.ln2), s(t.ln2_mean), s(t.ln2_rstd), a(t.residual2), w(p.ln2w), w(p.ln2b), N, C);
     }
 
     // tokens (B,T) to the final norm's output.
-    void forward(const int32_t* tokens, int64_t B, int64_t T) {
+    void forward(const int32_t* tokens, int64_t B, int64_t T, const Dropout& dropout = {}) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
         const auto s = [&](const Tensor& t) { return statistics(t); };
         const int64_t C = config.channels;
         embedding_forward(dev, a(acts.residual1), tokens, w(table.wte), w(table.wpe), B, T, C);
-        for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T);
+        if (dropout.on()) apply_dropout(dev, a(acts.residual1), a(acts.residual1), no_residual, dropout, B, T, C);
+        for (int64_t l = 0; l < config.layers; ++l) block_forward(l, B, T, dropout);
         const scalar* const last = activations.get() + acts.residual1.at(config.layers);
         layernorm_forward(dev, a(acts.lnf), s(acts.lnf_mean), s(acts.lnf_rstd), last, w(table.lnfw), w(table.lnfb),
                           B * T, C);
@@ -133,13 +144,21 @@ public:
     void forward_backward(const int32_t* x, const int32_t* y, int64_t B, int64_t T, double scale) override {
         const auto batch = batch_for(dev, x, y, B * T);
         const int32_t *const inputs = batch.first, *const targets = batch.second;
+        const Dropout dropout = training_dropout();
         replay(dev, {B, T, std::bit_cast<int64_t>(scale), accumulate}, [&, inputs, targets] {
-            forward(inputs, B, T);
-            backward(inputs, targets, B, T, scale);
+            forward(inputs, B, T, dropout);
+            backward(inputs, targets, B, T, scale, dropout);
             add_loss(dev, status.get(), statistics(acts.losses), B * T, scale);
         });
         if (ranks.count() > 1) batch_losses.push_back(take(dev, status.get()).loss);
         accumulate = true;
+    }
+
+    // The dropout of the batch at batch_place, with the site of the embedding.
+    Dropout training_dropout() {
+        const uint32_t threshold = Dropout::threshold_of(config.dropout);
+        if (threshold == 0) return {};
+        return {.place = on_device(dev, batch_place), .threshold = threshold};
     }
 
     void prefetch(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
@@ -157,7 +176,8 @@ public:
     }
 
     // After forward: computes the losses, and gradients += the gradient of scale * (sum of the losses).
-    void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale) {
+    void backward(const int32_t* tokens, const int32_t* targets, int64_t B, int64_t T, double scale,
+                  const Dropout& dropout = {}) {
         const auto w = [&](const Parameter& p) { return parameters.get() + p.offset; };
         const auto dw = [&](const Parameter& p) { return gradients.get() + p.offset; };
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
@@ -169,9 +189,10 @@ public:
                            activations.get() + acts.residual1.at(L), w(table.lnfw), s(acts.lnf_mean), s(acts.lnf_rstd),
                            no_residual, N, C);
         for (int64_t l = L - 1; l >= 0; --l) {
-            if (l < L - 1) recompute(l, B, T);  // the last block's activations are still in the buffers
-            block_backward(l, B, T);
+            if (l < L - 1) recompute(l, B, T, dropout);  // the last block's activations are still in the buffers
+            block_backward(l, B, T, dropout);
         }
+        if (dropout.on()) apply_dropout(dev, a(acts.dresidual1), a(acts.dresidual1), no_residual, dropout, B, T, C);
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
     }
 
@@ -330,7 +351,7 @@ private:
                                           .values = activations.get() + acts.values.at(l) + offset,
                                           .capacity = cache.positions,
                                           .past = past};
-            block_forward(l, B, T, &kept);
+            block_forward(l, B, T, {}, &kept);
         }
     }
 
@@ -346,6 +367,23 @@ private:
                               parameters.get() + table.lnfb.offset, 1, C);
         classifier_logits(dev, rows, a(acts.lnf), parameters.get() + table.wte.offset, B, C, V);
         to_host(dev, logits + first * V, rows, B * V);
+    }
+
+    // out (B,T,C) = residual + dropout(inp (B,T,K) · weightᵀ + bias)
+    void projection_forward(scalar* out, const scalar* inp, const scalar* weight, const scalar* bias,
+                            const scalar* residual, int64_t B, int64_t T, int64_t K, const Dropout& dropout) {
+        const int64_t C = config.channels;
+        if (!dropout.on()) return matmul_residual_forward(dev, out, inp, weight, bias, residual, B * T, K, C);
+        matmul_forward(dev, out, inp, weight, bias, B * T, K, C);
+        apply_dropout(dev, out, out, residual, dropout, B, T, C);
+    }
+
+    // The gradient of what projection_forward adds to its residual, before dropout: dout or, with dropout, `memory`.
+    const scalar* projection_backward(scalar* memory, const scalar* dout, int64_t B, int64_t T,
+                                      const Dropout& dropout) {
+        if (!dropout.on()) return dout;
+        apply_dropout(dev, memory, dout, no_residual, dropout, B, T, config.channels);
+        return memory;
     }
 
     // Matmuls write the gradients of their weights first; other layers only add to theirs.

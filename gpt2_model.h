@@ -8,6 +8,7 @@
 #include "gpt2_tensors.h"
 #include "device/device.h"
 #include "device/profile.h"
+#include "device/random.h"
 #include "device/update.h"
 
 struct Model {
@@ -38,6 +39,9 @@ struct Model {
     // seed. The bits depend on the last step whose update was applied, so that a resumed run rounds to the same ones.
     std::optional<uint64_t> rounding_seed;
     int64_t last_applied = 0;
+
+    // forward_backward's batch lies here in the training run. Dropout draws its masks for this place.
+    BatchPlace batch_place;
 
     virtual void set_profile(Profile* profile) = 0;  // from now on the layers add their times to it
 

@@ -48,7 +48,7 @@ std::string first_nonfinite(GPT& model, const int32_t* x, const int32_t* y, int6
     };
     if (bad(acts.residual1, 0)) return "the embedding (residual1 of layer 0)";
     for (int64_t l = 0; l < L; ++l) {
-        model.block_forward(l, B, T);
+        model.block_forward(l, B, T, model.training_dropout());
         for (const Tensor* t : {&acts.ln1_mean, &acts.ln1_rstd, &acts.ln1, &acts.qkv, &acts.logsumexp, &acts.atty,
                                 &acts.residual2, &acts.ln2_mean, &acts.ln2_rstd, &acts.ln2, &acts.fch, &acts.fch_gelu})
             if (bad(*t, l)) return of_layer(*t, l);

@@ -19,6 +19,7 @@ struct GPT2Config {
     int64_t layers = 12;     // L
     int64_t heads = 12;      // NH
     int64_t channels = 768;  // C; each head has C/NH of them
+    double dropout = 0;      // in training
 
     // Vp: llm.c pads wte with zero rows to a multiple of 128. Softmax, loss and samples ignore them.
     int64_t padded_vocab() const { return (vocab + 127) / 128 * 128; }

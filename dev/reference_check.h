@@ -108,7 +108,8 @@ private:
                 .vocab = number(f, "vocab"),
                 .layers = number(f, "layers"),
                 .heads = number(f, "heads"),
-                .channels = number(f, "channels")};
+                .channels = number(f, "channels"),
+                .dropout = f.metadata().contains("dropout") ? parse(f, "dropout", 0.0, 1.0) : 0};
     }
 
     std::vector<double> read(const std::string& name, int64_t size) {
@@ -171,9 +172,15 @@ private:
         }
     }
 
+    // Dropout's masks depend on it.
+    void set_step(int64_t step) {
+        model.batch_place = {.seed = parse<uint64_t>(dump, "seed", 0, ~uint64_t{0}), .step = step};
+    }
+
     void forward_and_backward() {
         const int64_t C = shape.channels, V = shape.vocab, N = B * T;
         set_parameters();
+        set_step(1);
         model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N));
         const double loss = model.loss();
         compare("loss", {loss});
@@ -191,6 +198,7 @@ private:
         // fusion.
         const auto hidden = allocate<scalar>(model.dev, 4 * N * C), logit_row = allocate<scalar>(model.dev, V);
         const auto unused = allocate<wide>(model.dev, 4 * C * C);
+        const auto dropped = allocate<scalar>(model.dev, N * C);
         for (int64_t l = 0; l < shape.layers; ++l) {
             const std::string block = "." + std::to_string(l);
             const auto subtract = [&](const std::string& name, std::vector<double> after,
@@ -200,9 +208,15 @@ private:
             };
             subtract("act.attproj", values(model.acts.residual2, l), values(model.acts.residual1, l));
             subtract("act.fcproj", values(model.acts.residual1, l + 1), values(model.acts.residual2, l));
-            matmul_backward(model.dev, hidden.get(), unused.get(), static_cast<wide*>(nullptr),
-                            act(model.acts.dresidual1, l + 1), act(model.acts.fch_gelu, l),
-                            model.parameters.get() + model.table.fcprojw.at(l), N, 4 * C, C);
+            const scalar* dfcproj = act(model.acts.dresidual1, l + 1);
+            if (const Dropout dropout = model.training_dropout(); dropout.on()) {
+                apply_dropout(model.dev, dropped.get(), dfcproj, static_cast<const scalar*>(nullptr),
+                              dropout.at(l, DropoutSite::mlp_projection), B, T, C);
+                dfcproj = dropped.get();
+            }
+            matmul_backward(model.dev, hidden.get(), unused.get(), static_cast<wide*>(nullptr), dfcproj,
+                            act(model.acts.fch_gelu, l), model.parameters.get() + model.table.fcprojw.at(l), N, 4 * C,
+                            C);
             compare("dact.fch_gelu" + block, values(hidden.get(), 4 * N * C));
         }
         std::vector<double> logits;
@@ -228,6 +242,7 @@ private:
         zero(model.dev, model.gradients.get(), model.table.size);
         take(model.dev, model.status.get());
         for (int64_t step = 1; step <= steps; ++step) {
+            set_step(step);
             model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(N));
             const StepResult result = model.update(at_step(params, step));
             losses.push_back(result.loss);

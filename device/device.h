@@ -258,9 +258,9 @@ std::pair<const int32_t*, const int32_t*> batch_for(Device&, const int32_t* x, c
     return {x, y};
 }
 
-// Returns the params of an update where the layers read them.
-template <HostDevice Device>
-const UpdateParams* on_device(Device&, const UpdateParams& params) {
+// Returns the params of an update, or the place of a batch, where the layers read them.
+template <HostDevice Device, class Params>
+const Params* on_device(Device&, const Params& params) {
     return &params;
 }
 

@@ -6,7 +6,8 @@
 //   key      the run's seed
 //   counter  words 0 and 1   the number's index in its stream
 //            word 2          the step or epoch that draws it
-//            word 3          lower half: the purpose; upper half: how often below() has drawn it again
+//            word 3          lower half: the purpose; upper half: how often below() has drawn it again, or the
+//                            part of a model that dropout draws for
 #pragma once
 
 #include <cmath>
@@ -24,6 +25,7 @@
 
 struct Philox {
     uint32_t x[4];
+    HOST_DEVICE constexpr uint32_t bits16(int i) const { return x[i / 2] >> i % 2 * 16 & 0xffff; }  // 0 <= i < 8
 };
 HOST_DEVICE constexpr Philox philox(Philox counter, uint64_t key) {
     uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
@@ -46,6 +48,14 @@ enum class Purpose : uint32_t {
     block_shift = 3,  // where a shard's blocks begin; index: the shard
     block_order = 4,  // index: the shard (upper half), and in the order (lower half)
     sampling = 5,     // tokens of generated text; index: the token
+    dropout = 6,      // index: that of 8 values in the step (layers/dropout.h)
+};
+
+// The place of a batch in a training run: numbers drawn for its values depend on nothing else but their index.
+struct BatchPlace {
+    uint64_t seed = 0;
+    int64_t step = 0;            // counts from 1
+    int64_t first_sequence = 0;  // of the batch, among those of the step
 };
 
 struct Random {
@@ -53,10 +63,12 @@ struct Random {
     Purpose purpose;
     int64_t step = 0;
 
-    HOST_DEVICE constexpr Philox bits(uint64_t index, uint32_t attempt = 0) const {
-        return philox({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(step),
-                        static_cast<uint32_t>(purpose) | attempt << 16}},
-                      seed);
+    HOST_DEVICE constexpr Philox bits(uint64_t index, uint32_t upper_half = 0) const {
+        return philox(counter(index, upper_half), seed);
+    }
+    HOST_DEVICE constexpr Philox counter(uint64_t index, uint32_t upper_half = 0) const {
+        return {{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(step),
+                 static_cast<uint32_t>(purpose) | upper_half << 16}};
     }
 
     // In (0,1), never 0 or 1.

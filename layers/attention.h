@@ -6,13 +6,20 @@
 #include <cmath>
 #include <vector>
 
-#include "device/device.h"
+#include "layers/dropout.h"
+
+// The factor of the weight of key s in the softmax of a row of (B,NH,T): 1, or with dropout 0 or 1 / (1 - p).
+template <class T>
+T attention_factor(const Dropout& dropout, int64_t row, int64_t s, int64_t seq, int64_t NH) {
+    if (!dropout.on()) return 1;
+    return dropout.keeps(dropout.first_draw(row, NH * seq, seq), s) ? T(dropout.scale()) : 0;
+}
 
 // score = q·k / sqrt(C/NH) over the keys up to the query        logsumexp (B,NH,T) = log of the sum of e^score
-// out (B,T,C) = sum over keys of e^(score - logsumexp) * v
+// out (B,T,C) = sum over keys of factor * e^(score - logsumexp) * v
 template <class T>
-void attention_forward(Reference<T>&, T* out, T* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C,
-                       int64_t NH) {
+void attention_forward(Reference<T>&, T* out, T* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C, int64_t NH,
+                       const Dropout& dropout = {}) {
     const int64_t hs = C / NH;
     const T scale = 1 / std::sqrt(T(hs));
     std::vector<T> scores(static_cast<size_t>(seq));
@@ -31,23 +38,25 @@ void attention_forward(Reference<T>&, T* out, T* logsumexp, const T* qkv, int64_
                 }
                 for (int64_t s = 0; s <= t; ++s) sum += std::exp(scores[static_cast<size_t>(s)] - largest);
                 const T log_sum = largest + std::log(sum);
+                const int64_t row = (b * NH + h) * seq + t;
                 T* o = out + (b * seq + t) * C + h * hs;
                 for (int64_t i = 0; i < hs; ++i) o[i] = 0;
                 for (int64_t s = 0; s <= t; ++s) {
                     const T* v = base + s * 3 * C + 2 * C;
                     const T p = std::exp(scores[static_cast<size_t>(s)] - log_sum);
-                    for (int64_t i = 0; i < hs; ++i) o[i] += p * v[i];
+                    const T weight = attention_factor<T>(dropout, row, s, seq, NH) * p;
+                    for (int64_t i = 0; i < hs; ++i) o[i] += weight * v[i];
                 }
-                logsumexp[(b * NH + h) * seq + t] = log_sum;
+                logsumexp[row] = log_sum;
             }
 }
 
-// forward: p = e^(score - logsumexp),  out = sum of p * v
-// dqkv (B,T,3C) =:  dv_s = sum_t p dout_t,  dscore = p * (dout_t·v_s - dout_t·out_t),
+// forward: p = e^(score - logsumexp),  out = sum of factor * p * v
+// dqkv (B,T,3C) =:  dv_s = sum_t factor * p dout_t,  dscore = p * (factor * dout_t·v_s - dout_t·out_t),
 //                   dq_t = sum_s dscore k_s / sqrt(hs),  dk_s = sum_t dscore q_t / sqrt(hs)
 template <class T>
 void attention_backward(Reference<T>&, T* dqkv, const T* dout, const T* out, const T* qkv, const T* logsumexp,
-                        int64_t B, int64_t seq, int64_t C, int64_t NH) {
+                        int64_t B, int64_t seq, int64_t C, int64_t NH, const Dropout& dropout = {}) {
     const int64_t hs = C / NH;
     const T scale = 1 / std::sqrt(T(hs));
     for (int64_t i = 0; i < B * seq * 3 * C; ++i) dqkv[i] = 0;
@@ -65,12 +74,14 @@ void attention_backward(Reference<T>&, T* dqkv, const T* dout, const T* out, con
                     T *dk = dqkv + base + s * 3 * C + C, *dv = dk + C;
                     T score = 0, dout_v = 0;
                     for (int64_t i = 0; i < hs; ++i) score += q[i] * k[i], dout_v += d[i] * v[i];
-                    const T p = std::exp(score * scale - logsumexp[(b * NH + h) * seq + t]);
-                    const T dscore = p * (dout_v - dout_out) * scale;
+                    const int64_t row = (b * NH + h) * seq + t;
+                    const T p = std::exp(score * scale - logsumexp[row]);
+                    const T factor = attention_factor<T>(dropout, row, s, seq, NH);
+                    const T dscore = p * (factor * dout_v - dout_out) * scale;
                     for (int64_t i = 0; i < hs; ++i) {
                         dq[i] += dscore * k[i];
                         dk[i] += dscore * q[i];
-                        dv[i] += p * d[i];
+                        dv[i] += factor * p * d[i];
                     }
                 }
             }

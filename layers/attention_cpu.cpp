@@ -21,7 +21,9 @@
 
 #include <limits>
 #include <numbers>
+#include <optional>
 
+#include "layers/dropout_cpu.h"
 #include "device/cpu/gemm/matmul.h"
 
 namespace {
@@ -245,13 +247,61 @@ inline void raise_top(const float* scores, const QueryTile& t, float scale, floa
     }
 }
 
+// What dropout does to the weights of a tile's rows. For the vector of keys that begins at k0 + i, kept(i, v) is v with
+// zeros where weights are dropped, and scaled(i, v) also has the factor 1 / (1 - p).
+struct KeepAll {
+    struct Row {
+        vfloat kept(int64_t, vfloat v) const { return v; }
+        vfloat scaled(int64_t, vfloat v) const { return v; }
+    };
+    Row row(const QueryTile&, int64_t) const { return {}; }
+};
+struct DropSome {
+    const simd::AtLeast& mask;
+    uint64_t first_draw;  // of the head
+    int64_t row_draws;
+    float scale;
+    struct Row {
+        uint64_t bits[KEYS / 64];
+        float scale;
+        vfloat kept(int64_t i, vfloat v) const { return simd::where(bits[i / 64] >> i % 64, v); }
+        vfloat scaled(int64_t i, vfloat v) const { return kept(i, v * scale); }
+    };
+    Row row(const QueryTile& t, int64_t r) const {
+        Row result;
+        result.scale = scale;
+        const uint64_t first = first_draw + static_cast<uint64_t>((t.q + r) * row_draws + t.k0 / 8);
+        for (int64_t i = 0; i < t.n; i += 64) result.bits[i / 64] = mask.bits(first + static_cast<uint64_t>(i / 8));
+        return result;
+    }
+};
+static_assert(KEYS % 64 == 0);
+
+// The dropout of all heads, and its mask if it is on.
+struct WeightDropout : Dropout {
+    std::optional<simd::AtLeast> mask;
+    explicit WeightDropout(const Dropout& d) : Dropout(d) {
+        if (on()) mask.emplace(mask_of(d));
+    }
+    // Calls f with KeepAll or DropSome.
+    template <class F>
+    void with_weights(const Heads& heads, int64_t head, const F& f) const {
+        if (!on()) return f(KeepAll());
+        const int64_t T = heads.T;
+        f(DropSome{*mask, first_draw(head * T, heads.NH * T, T), ceil_div(T, 8), static_cast<float>(scale())});
+    }
+};
+
 // The online softmax's second step: scores (M,n) = 2^(scale * (score - top)) in words along the keys, with zeros for
-// the keys that row r does not see, those beyond q + r; total (M) += the exponentials. meanwhile(r) is called for each
-// row. In one loop with the first step, the exponentials of each row would wait for its maximum.
-template <class Words, class F>
-void exponentiate(float* scores, const QueryTile& t, float scale, const float* top, float* total, const F& meanwhile) {
+// the keys that row r does not see, those beyond q + r, and for what dropout drops; total (M) += the exponentials,
+// dropped or not. meanwhile(r) is called for each row. In one loop with the first step, the exponentials of each row
+// would wait for its maximum.
+template <class Words, class Weights, class F>
+void exponentiate(float* scores, const QueryTile& t, float scale, const float* top, float* total,
+                  const Weights& weights, const F& meanwhile) {
     for (int64_t r = 0; r < t.M; ++r) {
         meanwhile(r);
+        const auto row_weights = weights.row(t, r);
         float* const row = scores + r * STRIDE;
         const int64_t sees = t.q + r + 1 - t.k0;
         const float now = top[r];
@@ -263,6 +313,7 @@ void exponentiate(float* scores, const QueryTile& t, float scale, const float* t
                 const int64_t at = s + i * W;
                 e[i] = simd::first(simd::exp2((simd::load(row + at) - now) * scale), sees - at);
                 sum += e[i];
+                e[i] = row_weights.kept(at, e[i]);
             }
             simd::store(row + s / Words::size, Words::along(e));
         }
@@ -270,22 +321,25 @@ void exponentiate(float* scores, const QueryTile& t, float scale, const float* t
     }
 }
 
-// p (M,n) = e^(scale * score - log_sum) and ds (M,n) = p * (dscore - dout_out), both in words across the rows, with
-// zeros for keys that are not seen; dscores = ds in words along the keys. With floats, p and ds may be scores and
-// dscores themselves, and entries of unseen keys are undefined. meanwhile(r) is called for each row.
-template <class Words, class F>
+// With q = e^(scale * score - log_sum): ds (M,n) = q * (factor * dscore - dout_out), and p (M,n) = q or, where dropout
+// drops it, 0, both in words across the rows, with zeros for keys that are not seen; dscores = ds in words along the
+// keys. With floats, p and ds may be scores and dscores themselves, and entries of unseen keys are undefined.
+// meanwhile(r) is called for each row.
+template <class Words, class Weights, class F>
 void softmax_backward(float* p, float* ds, float* scores, float* dscores, const QueryTile& t, float scale,
-                      const float* log_sum, const float* dout_out, const F& meanwhile) {
+                      const float* log_sum, const float* dout_out, const Weights& weights, const F& meanwhile) {
     constexpr int64_t size = Words::size;
     for (int64_t r0 = 0; r0 < t.M; r0 += size) {
         float sum[size], mean[size];
         int64_t sees[size];
+        typename Weights::Row row_weights[size];
         for (int64_t i = 0; i < size; ++i) {
             const int64_t r = r0 + i;
             const bool there = r < t.M;
             if (there) meanwhile(r);
             sum[i] = there ? log_sum[r] : 0, mean[i] = there ? dout_out[r] : 0,
             sees[i] = there ? t.q + r + 1 - t.k0 : 0;
+            row_weights[i] = weights.row(t, r);
         }
         for (int64_t s0 = 0; s0 < t.n; s0 += size * W) {
             vfloat along[size][size];  // ds of a row and a vector of keys
@@ -299,7 +353,9 @@ void softmax_backward(float* p, float* ds, float* scores, float* dscores, const 
                     const auto seen = [&](vfloat x) { return size == 1 ? x : simd::first(x, sees[i] - s); };
                     probs[i] =
                         seen(simd::exp(simd::fma(simd::load(scores + at), simd::set1(scale), simd::set1(-sum[i]))));
-                    gradients[i] = along[i][v] = seen(probs[i] * (simd::load(dscores + at) - mean[i]));
+                    const vfloat dscore = row_weights[i].scaled(s, simd::load(dscores + at));
+                    gradients[i] = along[i][v] = seen(probs[i] * (dscore - mean[i]));
+                    probs[i] = row_weights[i].kept(s, probs[i]);
                 }
                 simd::store(p + r0 / size * STRIDE + s, Words::across(probs));
                 simd::store(ds + r0 / size * STRIDE + s, Words::across(gradients));
@@ -323,6 +379,7 @@ struct Forward : Heads {
     int64_t head;
     float *out, *logsumexp;
     const float* qkv;
+    const WeightDropout& dropout;
     float* scratch;
 
     int64_t K = ceil_div(hs, size), row = head * T;  // words of a row; the head's first row, of all heads'
@@ -369,13 +426,16 @@ struct Forward : Heads {
         };
         score_rows<Words, M>(scores, queries, keys + t.k0 * K, t.n, K, prefetch_out);
         raise_top(scores, t, binary, top, total, sum, width);
-        exponentiate<Words>(scores, t, binary, top, total, prefetch_next);
+        dropout.with_weights(*this, head, [&](const auto& weights) {
+            exponentiate<Words>(scores, t, binary, top, total, weights, prefetch_next);
+        });
         sum_over_keys<Words, M>(sum, width, t, scores, values);
     }
 
     // Writes out and logsumexp of the queries [q0, q0 + rows).
     void store(int64_t q0, int64_t rows, const float* top, const float* total) const {
-        for (int64_t r = 0; r < rows; ++r) copy_out(o + (q0 + r) * C, C, sums + r * width, 1, hs, 1 / total[r]);
+        const auto factor = static_cast<float>(dropout.scale());
+        for (int64_t r = 0; r < rows; ++r) copy_out(o + (q0 + r) * C, C, sums + r * width, 1, hs, factor / total[r]);
         for (int64_t r = 0; r < rows; ++r) logsumexp[row + q0 + r] = std::fma(top[r], scale, std::log(total[r]));
     }
 };
@@ -387,6 +447,7 @@ struct Backward : Heads {
     int64_t head;
     float* dqkv;
     const float *dout, *out, *qkv, *logsumexp;
+    const WeightDropout& dropout;
     float* scratch;
 
     int64_t K = ceil_div(hs, size), row = head * T;
@@ -432,7 +493,7 @@ struct Backward : Heads {
             copy_out(dq + q0 * ld, ld, dq_sum, rows, hs, scale);
         }
         copy_out(dk, ld, dk_sum, T, hs, scale);
-        copy_out(dv, ld, dv_sum, T, hs, 1);
+        copy_out(dv, ld, dv_sum, T, hs, static_cast<float>(dropout.scale()));
     }
 
     // Packs the rows [q0, q0 + rows): keys and values behind those before them, queries and douts in their place.
@@ -466,8 +527,10 @@ struct Backward : Heads {
         };
         score_rows<Words, M>(scores, queries_of_tile, keys_transposed + t.k0 * K, t.n, K, prefetch_dqkv);
         score_rows<Words, M>(dscores, douts_of_tile, values_transposed + t.k0 * K, t.n, K, prefetch_next_out);
-        softmax_backward<Words>(p_tile, ds_tile, scores, dscores, t, scale, logsumexp + row + t.q, dout_out,
-                                prefetch_next);
+        dropout.with_weights(*this, head, [&](const auto& weights) {
+            softmax_backward<Words>(p_tile, ds_tile, scores, dscores, t, scale, logsumexp + row + t.q, dout_out,
+                                    weights, prefetch_next);
+        });
         sum_over_keys<Words, M>(dq_tile, width, t, dscores, keys);
     }
 
@@ -501,26 +564,29 @@ int64_t attention_backward_scratch(int64_t T, int64_t C, int64_t NH, MatmulKind 
 }
 
 void attention_forward(Cpu& dev, float* out, float* logsumexp, const float* qkv, int64_t B, int64_t T, int64_t C,
-                       int64_t NH) {
+                       int64_t NH, const Dropout& dropout) {
     const Timed timed(dev, "attention_forward", 2 * prod(B, T, T + 1, C), 16 * prod(B, T, C));
     const Heads heads{B, T, NH, C / NH};
+    const WeightDropout weights(dropout);
     dev.reserve(attention_forward_scratch(T, C, NH, dev.matmul_kind));
     for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head)
-            Forward<Words>{heads, head, out, logsumexp, qkv, dev.scratch(Forward<Words>::floats(heads))}.run();
+            Forward<Words>{heads, head, out, logsumexp, qkv, weights, dev.scratch(Forward<Words>::floats(heads))}.run();
     });
 }
 
 void attention_backward(Cpu& dev, float* dqkv, const float* dout, const float* out, const float* qkv,
-                        const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
+                        const float* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH, const Dropout& dropout) {
     const Timed timed(dev, "attention_backward", 5 * prod(B, T, T + 1, C), 32 * prod(B, T, C));
     const Heads heads{B, T, NH, C / NH};
+    const WeightDropout weights(dropout);
     dev.reserve(attention_backward_scratch(T, C, NH, dev.matmul_kind));
     for_words(dev.matmul_kind, [&]<class Words>(Words) {
 #pragma omp parallel for schedule(static)
         for (int64_t head = 0; head < B * NH; ++head)
-            Backward<Words>{heads, head, dqkv, dout, out, qkv, logsumexp, dev.scratch(Backward<Words>::floats(heads))}
+            Backward<Words>{
+                heads, head, dqkv, dout, out, qkv, logsumexp, weights, dev.scratch(Backward<Words>::floats(heads))}
                 .run();
     });
 }

@@ -5,6 +5,7 @@
 #include "layers/attention.cuh"
 #include "layers/cached_attention.cuh"
 #include "layers/classifier.cuh"
+#include "layers/dropout.cuh"
 #include "layers/embedding.cuh"
 #include "layers/gelu.cuh"
 #include "layers/global_norm.cuh"

@@ -5,6 +5,7 @@
 #include "layers/attention_cpu.h"
 #include "layers/cached_attention_cpu.h"
 #include "layers/classifier_cpu.h"
+#include "layers/dropout_cpu.h"
 #include "layers/embedding_cpu.h"
 #include "layers/gelu_cpu.h"
 #include "layers/global_norm_cpu.h"

@@ -65,7 +65,9 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     if (seconds > 0) on_all(ranks, [&] { plan_steps(config, policy); });
     on_all(ranks, [&] { open_data(config.vocab); });
     on_all(ranks, [&] {
-        model = make_model(options, config, options.batch, options.seq, policy, ranks);
+        GPT2Config trained = config;
+        trained.dropout = options.dropout;  // not that of --init's model, as in nanoGPT and llm.c
+        model = make_model(options, trained, options.batch, options.seq, policy, ranks);
         const Model::HostState host = model->to_fill();
         if (fresh)
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);

@@ -43,8 +43,12 @@ public:
         const int64_t batches_of_shard = options.total_batch / (options.batch * options.seq * options.shards);
         bool go_on = true;
         for (int64_t shard = 0; go_on && shard < options.shards / ranks.count(); ++shard) {
-            batches->each(*model, batches_of_shard,
-                          [&](const int32_t* x, const int32_t* y) { return go_on = use(x, y, scale); });
+            batches->each(*model, batches_of_shard, [&](const int32_t* x, const int32_t* y) {
+                model->batch_place = {.seed = static_cast<uint64_t>(options.seed),
+                                      .step = next_step(),
+                                      .first_sequence = batches->position() - state.position};
+                return go_on = use(x, y, scale);
+            });
             if (go_on) model->end_shard(shard);
         }
     }

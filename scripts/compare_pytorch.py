@@ -2,7 +2,8 @@
 """Compares the built programs with PyTorch, on newly made numbers:
 
     the committed dump is what this PyTorch computes;
-    ./test_gpt2 passes on dumps of random shapes and on llm.c pairs, and fails when one number in them is wrong;
+    ./test_gpt2 passes on dumps of random shapes, with dropout too, and on llm.c pairs, and fails when one number in them
+    is wrong;
     a checkpoint of ./train_gpt2 opens in transformers, with the same tokens and the same loss, also where the model has
     more rows than its tokenizer has tokens, and where it has no tokenizer and is trained on ids that are no text;
     tokens that were added to a tokenizer come out of ./train_gpt2 with their ids;
@@ -83,6 +84,8 @@ def check_dumps(checks, directory, test_gpt2, random):
     shapes = [random_shape(random) for _ in range(5)]
     shapes[0] |= {"seq": 1}
     shapes[1] |= {"vocab": 2}
+    shapes[2] |= {"dropout": 0.1}
+    shapes[3] |= {"dropout": 0.5}
     for i, shape in enumerate(shapes):
         path = os.path.join(directory, f"dump{i}.safetensors")
         dump(path, *options_of(shape))

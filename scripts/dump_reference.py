@@ -2,6 +2,7 @@
 """Dumps PyTorch's results for a small random GPT-2, with which test_gpt2 compares the C++ model.
 
     dump_reference.py OUT.safetensors               every activation, gradient and 10 AdamW steps, by name
+    dump_reference.py --dropout 0.1 OUT.safetensors the same with dropout, by the masks of the C++ model
     dump_reference.py --llmc OUT.bin OUT_state.bin  an llm.c model (version 3) and debug state (version 2)
 
 The committed dump is made with the defaults:
@@ -111,6 +112,56 @@ def flat_layout(model, name, hf, pick):
         return tensor.contiguous().numpy()
 
 
+# ---- dropout --------------------------------------------------------------------------------------------------------
+
+
+def philox(counter, key):
+    """Philox4x32-10 of arrays of uint64 whose upper halves are 0."""
+    x, low = list(counter), np.uint64(0xFFFFFFFF)
+    for r in range(10):
+        a, b = x[0] * np.uint64(0xD2511F53), x[2] * np.uint64(0xCD9E8D57)
+        key0, key1 = [np.uint64((k + r * c) & 0xFFFFFFFF) for k, c in zip(key, (0x9E3779B9, 0xBB67AE85))]
+        x = [b >> np.uint64(32) ^ x[1] ^ key0, b & low, a >> np.uint64(32) ^ x[3] ^ key1, a & low]
+    return x
+
+
+class GivenMask(torch.nn.Module):
+    """Dropout by the masks of device/random.h and layers/dropout.h, written here a second time."""
+
+    def __init__(self, p, seed, site):
+        super().__init__()
+        self.p, self.seed, self.site, self.step = p, seed, site, 1
+
+    def factor(self, shape):
+        rows, n = int(np.prod(shape[:-1])), shape[-1]
+        draws = -(-n // 8)
+        index = np.arange(rows * draws, dtype=np.uint64)
+        constant = [np.full_like(index, word) for word in (0, self.step, 6 | self.site << 16)]
+        words = philox([index, *constant], (self.seed & 0xFFFFFFFF, self.seed >> 32))
+        numbers = np.stack([part for w in words for part in (w & np.uint64(0xFFFF), w >> np.uint64(16))], -1)
+        threshold = min(round(self.p * 65536), 65535)
+        kept = numbers.reshape(rows, draws * 8)[:, :n].reshape(shape) >= threshold
+        return torch.from_numpy(kept * (65536 / (65536 - threshold)))
+
+    def forward(self, x):
+        return x * self.factor(x.shape).to(x.dtype)
+
+
+def use_given_masks(model, p, seed):
+    transformer = model.transformer
+    transformer.drop = GivenMask(p, seed, 0)
+    for l, block in enumerate(transformer.h):
+        block.attn.attn_dropout = GivenMask(p, seed, 1 + 3 * l)
+        block.attn.resid_dropout = GivenMask(p, seed, 2 + 3 * l)
+        block.mlp.dropout = GivenMask(p, seed, 3 + 3 * l)
+
+
+def set_step(model, step):
+    for module in model.modules():
+        if isinstance(module, GivenMask):
+            module.step = step
+
+
 def mean_loss(logits, y):
     # Not transformers' own loss: that one rounds the logits to fp32.
     losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
@@ -136,17 +187,18 @@ def capture(model, x):
         hooks.append(module.register_forward_pre_hook(lambda m, args: record(name, args[0])))
 
     hooks = []
+    input(model.transformer.drop, "embedding")
     for l, block in enumerate(model.transformer.h):
         input(block, f"residual1.{l}")
         output(block.ln_1, f"ln1.{l}")
         output(block.attn.c_attn, f"qkv.{l}")
         input(block.attn.c_proj, f"atty.{l}")
-        output(block.attn.c_proj, f"attproj.{l}")
+        output(block.attn.resid_dropout, f"attproj.{l}")
         input(block.ln_2, f"residual2.{l}")
         output(block.ln_2, f"ln2.{l}")
         output(block.mlp.c_fc, f"fch.{l}")
         output(block.mlp.act, f"fch_gelu.{l}")
-        output(block.mlp.c_proj, f"fcproj.{l}")
+        output(block.mlp.dropout, f"fcproj.{l}")
         hooks.append(block.attn.register_forward_hook(lambda m, args, out, l=l: softmax.update({l: out[1].detach()})))
     input(model.transformer.ln_f, f"residual1.{model.config.n_layer}")
     output(model.transformer.ln_f, "lnf")
@@ -195,19 +247,25 @@ def check_pieces(model, act, softmax, tolerance):
         norm = (act[source] - act[f"{name}_mean{suffix}"][..., None]) * act[f"{name}_rstd{suffix}"][..., None]
         same(f"{name}{suffix}", act[f"{name}{suffix}"], norm * module.weight + module.bias)
 
+    def dropped(module, x):
+        return x * module.factor(x.shape).to(x.dtype) if isinstance(module, GivenMask) else x
+
+    same("residual1.0", act["residual1.0"], dropped(model.transformer.drop, act["embedding"]))
     for l, block in enumerate(model.transformer.h):
         layernorm("ln1", f".{l}", f"residual1.{l}", block.ln_1)
         same(f"qkv.{l}", act[f"qkv.{l}"], act[f"ln1.{l}"] @ block.attn.c_attn.weight + block.attn.c_attn.bias)
         scores, v = attention_scores(act[f"qkv.{l}"], model.config.n_head)
-        weights = (scores - act[f"logsumexp.{l}"][..., None]).exp()
+        weights = dropped(block.attn.attn_dropout, (scores - act[f"logsumexp.{l}"][..., None]).exp())
         same(f"softmax.{l}", softmax[l], weights)
         same(f"atty.{l}", act[f"atty.{l}"], torch.einsum("bhij,bhjd->bihd", weights, v).flatten(2))
-        same(f"attproj.{l}", act[f"attproj.{l}"], act[f"atty.{l}"] @ block.attn.c_proj.weight + block.attn.c_proj.bias)
+        attproj = act[f"atty.{l}"] @ block.attn.c_proj.weight + block.attn.c_proj.bias
+        same(f"attproj.{l}", act[f"attproj.{l}"], dropped(block.attn.resid_dropout, attproj))
         same(f"residual2.{l}", act[f"residual2.{l}"], act[f"residual1.{l}"] + act[f"attproj.{l}"])
         layernorm("ln2", f".{l}", f"residual2.{l}", block.ln_2)
         same(f"fch.{l}", act[f"fch.{l}"], act[f"ln2.{l}"] @ block.mlp.c_fc.weight + block.mlp.c_fc.bias)
         same(f"fch_gelu.{l}", act[f"fch_gelu.{l}"], F.gelu(act[f"fch.{l}"], approximate="tanh"))
-        same(f"fcproj.{l}", act[f"fcproj.{l}"], act[f"fch_gelu.{l}"] @ block.mlp.c_proj.weight + block.mlp.c_proj.bias)
+        fcproj = act[f"fch_gelu.{l}"] @ block.mlp.c_proj.weight + block.mlp.c_proj.bias
+        same(f"fcproj.{l}", act[f"fcproj.{l}"], dropped(block.mlp.dropout, fcproj))
         same(f"residual1.{l + 1}", act[f"residual1.{l + 1}"], act[f"residual2.{l}"] + act[f"fcproj.{l}"])
     layernorm("lnf", "", f"residual1.{len(softmax)}", model.transformer.ln_f)
     same("logits", act["logits"], act["lnf"] @ model.transformer.wte.weight.T)
@@ -225,7 +283,8 @@ def train(model, x, y):
     ]
     optimizer = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"])
     losses, norms = [], []
-    for _ in range(o["steps"]):
+    for step in range(1, o["steps"] + 1):
+        set_step(model, step)
         optimizer.zero_grad()
         loss, _ = mean_loss(model(x, use_cache=False).logits, y)
         loss.backward()
@@ -269,10 +328,12 @@ def dump(path, model, x, y, settings, dtype):
     loss, losses = mean_loss(act["logits"], y)
     loss.backward()
     gradients = {name: tensor.grad for name, tensor in act.items() if not name.startswith(("attproj", "fcproj"))}
+    gradients["residual1.0"] = gradients.pop("embedding")  # dropout's backward is in place
     act = {name: tensor.detach() for name, tensor in act.items()}
     with torch.no_grad():
         add_statistics(model, act)
         check_pieces(model, act, softmax, 1e-12 if dtype == torch.float64 else 1e-5)
+    del act["embedding"]
     act["losses"] = losses.detach()
 
     tensors = {"x": x.numpy().astype(np.int32), "y": y.numpy().astype(np.int32)}
@@ -348,10 +409,13 @@ def parse(argv):
     parser.add_argument("--batch", type=int, default=3, metavar="N", help="rows of tokens (default 3)")
     parser.add_argument("--seq", type=int, default=13, metavar="N", help="tokens in a row (default 13)")
     parser.add_argument("--seed", type=int, default=1337, metavar="N", help="of weights and tokens (default 1337)")
+    parser.add_argument("--dropout", type=float, default=0, metavar="P", help="in a dump's training (default 0)")
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64", help="to compute in")
     a = parser.parse_args(argv)
     if bool(a.out) == bool(a.llmc):
         parser.error("give either OUT.safetensors or --llmc OUT.bin OUT_state.bin")
+    if not 0 <= a.dropout < 1 or (a.dropout and a.llmc):
+        parser.error("--dropout takes 0 to 1, and goes with OUT.safetensors")
     if a.source and not a.llmc:
         parser.error("--from goes with --llmc")
     for path in a.llmc or [a.out]:
@@ -385,7 +449,9 @@ def main(argv=None):
         if shape["channels"] % shape["heads"]:
             raise InputError(f"--channels: found {shape['channels']}, expected a multiple of --heads {shape['heads']}")
         model = random_model(shape, random)
-    model = model.to(dtype).eval()  # eval: no dropout
+    model = model.to(dtype).eval()  # eval: no dropout but that of given masks
+    if a.dropout:
+        use_given_masks(model, a.dropout, a.seed)
     context, vocab = model.config.n_positions, model.config.vocab_size
     if a.seq > context:
         raise InputError(f"--seq: found {a.seq}, expected at most the model's context {context}")
@@ -395,6 +461,7 @@ def main(argv=None):
         write_llmc(*a.llmc, model, x, y)
     else:
         settings = {**shape, "batch": a.batch, "seq": a.seq, "seed": a.seed, "dtype": a.dtype}
+        settings |= {"dropout": a.dropout} if a.dropout else {}
         dump(a.out, model, x, y, settings, dtype)
 
 

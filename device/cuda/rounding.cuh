@@ -27,18 +27,17 @@ __global__ void __launch_bounds__(elements_block)
     const int64_t thread = int64_t{blockIdx.x} * elements_block + threadIdx.x, first = 8 * thread - index % 8;
     if (first >= n) return;
     const Philox random = Random{params->rounding_seed, Purpose::rounding, params->step}.bits(index / 8 + thread);
-    const auto bits = [&](int v) { return random.x[v / 2] >> v % 2 * 16 & 0xffff; };
     if (PACKED && first >= 0 && first + 8 <= n) {
         float x[8];
         bf16 y[8];
         load_once(x, in + first);
-        UNROLL for (int v = 0; v < 8; ++v) y[v] = round_by(x[v], bits(v));
+        UNROLL for (int v = 0; v < 8; ++v) y[v] = round_by(x[v], random.bits16(v));
         int4 packed_values;
         memcpy(&packed_values, y, sizeof y);
         __stwb(reinterpret_cast<int4*>(out + first), packed_values);
     } else {
         UNROLL for (int v = 0; v < 8; ++v) if (first + v >= 0 && first + v < n) out[first + v] =
-            round_by(in[first + v], bits(v));
+            round_by(in[first + v], random.bits16(v));
     }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "device/cuda/common.cuh"
+#include "device/random.h"
 #include "device/update.h"
 
 // Pinned memory: a GPU copies from it asynchronously.
@@ -91,17 +92,19 @@ struct Recording {
     }
 };
 
-// The params of the newest update, and where the host writes them for the copy to the GPU.
-struct UpdateParamsFeed {
-    PinnedBuffer<UpdateParams> host{1};
-    CudaBuffer<UpdateParams> device = cuda_allocate<UpdateParams>(1);
+// The newest params, and where the host writes them for the copy to the GPU.
+template <class Params>
+struct ParamsFeed {
+    PinnedBuffer<Params> host{1};
+    CudaBuffer<Params> device = cuda_allocate<Params>(1);
     CudaEvent copied;  // the GPU has read `host`
 };
 
 struct CudaStep {
     CudaStream compute;
     std::optional<BatchFeed> feed;
-    UpdateParamsFeed update_params;
+    ParamsFeed<UpdateParams> update_params;
+    ParamsFeed<BatchPlace> batch_place;
     std::map<ReplayKey, Recording> recordings;
 };
 
@@ -135,15 +138,22 @@ inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int3
 }
 
 // The params in device memory, for what is launched from now on; the address is always the same. The copy follows the
-// update before it on the stream, which reads the values that it overwrites.
-inline const UpdateParams* on_device(Cuda& dev, const UpdateParams& params) {
-    UpdateParamsFeed& feed = dev.step->update_params;
-    cuda_check(cudaEventSynchronize(feed.copied.event), "cudaEventSynchronize");  // of the step before: long done
+// launches before it on the stream, which read the values that it overwrites.
+template <class Params>
+const Params* copied_to_device(Cuda& dev, ParamsFeed<Params>& feed, const Params& params) {
+    cuda_check(cudaEventSynchronize(feed.copied.event),
+               "cudaEventSynchronize");  // of the copy before: mostly long done
     *feed.host.data = params;
     cuda_check(cudaMemcpyAsync(feed.device.get(), feed.host.data, sizeof params, cudaMemcpyHostToDevice, dev.stream),
                "cudaMemcpyAsync");
     cuda_check(cudaEventRecord(feed.copied.event, dev.stream), "cudaEventRecord");
     return feed.device.get();
+}
+inline const UpdateParams* on_device(Cuda& dev, const UpdateParams& params) {
+    return copied_to_device(dev, dev.step->update_params, params);
+}
+inline const BatchPlace* on_device(Cuda& dev, const BatchPlace& place) {
+    return copied_to_device(dev, dev.step->batch_place, place);
 }
 
 // Captures the launches on a stream until end(). If an exception leaves its scope first, the capture ends and the

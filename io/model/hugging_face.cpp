@@ -60,6 +60,11 @@ GPT2Config parse_config(const std::string& directory) {
     const json epsilon = root.value("layer_norm_epsilon", json(1e-5));
     if (!epsilon.is_number() || !(std::abs(epsilon.get<double>() - 1e-5) < 1e-12))
         bad_input(path, "layer_norm_epsilon", json_text(epsilon), "1e-05", "use a model of GPT-2's own architecture");
+    // What a fine-tuning of the written model may use. This program has one probability for all three.
+    const json dropout = root.value("resid_pdrop", json());
+    const bool of_all = dropout == root.value("embd_pdrop", json()) && dropout == root.value("attn_pdrop", json());
+    if (of_all && dropout.is_number() && dropout.get<double>() >= 0 && dropout.get<double>() < 1)
+        c.dropout = dropout.get<double>();
     return c;
 }
 
@@ -237,9 +242,9 @@ std::vector<WrittenFile> write_hugging_face_model(const std::string& directory, 
         {"scale_attn_by_inverse_layer_idx", false},
         {"reorder_and_upcast_attn", false},
         {"tie_word_embeddings", true},
-        {"attn_pdrop", 0.0},
-        {"embd_pdrop", 0.0},
-        {"resid_pdrop", 0.0},
+        {"attn_pdrop", config.dropout},
+        {"embd_pdrop", config.dropout},
+        {"resid_pdrop", config.dropout},
         {"bos_token_id", nullptr},
         {"eos_token_id", nullptr},
         {"dtype", "float32"},

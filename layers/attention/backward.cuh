@@ -9,16 +9,19 @@
 namespace attention_mma {
 
 // p and dscore (16,16) of 16 rows and 16 columns as left operands: p = 2^(scores * factor - log_sum(half, i)), dscore =
-// p * (dprobabilities - delta(half, i)). Both are 0 unless visible(row, column).
-template <class Statistic, class Delta, class Visible>
+// p * (dprobabilities * dropout_scale - delta(half, i)). Both are 0 unless visible(row, column); p and dprobabilities
+// are 0 unless weights.kept(half, i).
+template <class Statistic, class Delta, class Visible, class Kept>
 __device__ __forceinline__ void probabilities(unsigned (&p)[4], unsigned (&dscore)[4], float (&scores)[2][4],
                                               float (&dprobabilities)[2][4], float factor, Statistic log_sum,
-                                              Delta delta, Visible visible) {
+                                              Delta delta, Visible visible, Kept weights, float dropout_scale) {
     UNROLL for (int half = 0; half < 2; ++half) UNROLL for (int i = 0; i < 4; ++i) {
         const bool seen = visible(result_row(i), result_column(half, i));
         const float x = seen ? exp2_approx(scores[half][i] * factor - log_sum(half, i)) : 0;
-        scores[half][i] = x;
-        dprobabilities[half][i] = seen ? x * (dprobabilities[half][i] - delta(half, i)) : 0;
+        const bool kept = weights.kept(half, i);
+        const float dprobability = kept ? dprobabilities[half][i] * dropout_scale : 0;
+        scores[half][i] = kept ? x : 0;
+        dprobabilities[half][i] = seen ? x * (dprobability - delta(half, i)) : 0;
     }
     as_left(p, scores[0], scores[1]);
     as_left(dscore, dprobabilities[0], dprobabilities[1]);
@@ -37,14 +40,15 @@ __device__ __forceinline__ void store_rows(bf16* to, const float (&d)[HS / 8][4]
 }
 
 // dq of dqkv (B,T,3C). A warp keeps 16 M queries and their douts, and loops over tiles of keys and values.
-template <int HS, int M>
+template <int HS, int M, bool DROP>
 __global__ void __launch_bounds__(threads)
     dq_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,
               const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH,
-              int64_t heads, float scale) {
+              int64_t heads, float scale, Dropout dropout, float dropout_scale) {
     constexpr int queries = 16 * warps * M, size = tile_rows * HS;
     DYN_SHARED(bf16, stages);  // 2 stages of (keys, values); dout and the queries pass through them
     const BlockTile tile = block_tile(true, queries, seq, C, NH, HS, heads);
+    const Weights<DROP> weights(dropout, tile.head, seq, NH);
     const bf16* const base = qkv + tile.qkv;
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
@@ -94,7 +98,8 @@ __global__ void __launch_bounds__(threads)
                 probabilities(
                     p, dscore[m], s[m], dp[m], scale * log2e, [&](int, int i) { return log_sum[m][i / 2]; },
                     [&](int, int i) { return dout_out[m][i / 2]; },
-                    [&](int query, int key) { return !DIAGONAL || key <= query + ahead; });
+                    [&](int query, int key) { return !DIAGONAL || key <= query + ahead; },
+                    weights.of_queries(warp_first + 16 * m, first + row), DROP ? dropout_scale : 1);
             }
             UNROLL for (int k = 0; k < HS / 16; ++k) {
                 unsigned b[4];
@@ -118,17 +123,18 @@ __global__ void __launch_bounds__(threads)
 // dk and dv of dqkv (B,T,3C). A warp keeps 16 M keys and values in shared memory, as the sums take the registers, and
 // loops over tiles of queries and their douts, logsumexp and delta. Everything is transposed: keys are the rows of
 // scores.
-template <int HS, int M>
+template <int HS, int M, bool DROP>
 __global__ void __launch_bounds__(threads)
     dkv_kernel(bf16* __restrict__ dqkv, const bf16* __restrict__ dout, const bf16* __restrict__ qkv,
                const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH,
-               int64_t heads, float scale) {
+               int64_t heads, float scale, Dropout dropout, float dropout_scale) {
     constexpr int keys = 16 * warps * M, size = tile_rows * HS;
     DYN_SHARED(bf16, stages);  // 2 stages of (queries, douts); keys; values
     bf16* const own = stages + 4 * size;
     __shared__ float statistics[2][2][tile_rows];
     static_assert(threads == 2 * tile_rows);
     const BlockTile tile = block_tile(false, keys, seq, C, NH, HS, heads);
+    const Weights<DROP> weights(dropout, tile.head, seq, NH);
     const bf16* const base = qkv + tile.qkv;
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const bf16 *const own_keys = own + warp * 16 * M * HS, *const own_values = own_keys + keys * HS;
@@ -185,7 +191,8 @@ __global__ void __launch_bounds__(threads)
                 probabilities(
                     p[m], dscore[m], s[m], dp[m], scale * log2e, [&](int half, int i) { return statistic(0, half, i); },
                     [&](int half, int i) { return statistic(1, half, i); },
-                    [&](int key, int query) { return !DIAGONAL || key <= query + ahead; });
+                    [&](int key, int query) { return !DIAGONAL || key <= query + ahead; },
+                    weights.of_keys(first + row, warp_first + 16 * m), DROP ? dropout_scale : 1);
             }
             const auto add = [&](float(&sum)[M][HS / 8][4], const unsigned(&left)[M][4], const bf16* rows) {
                 UNROLL for (int k = 0; k < HS / 16; ++k) {
@@ -210,28 +217,29 @@ __global__ void __launch_bounds__(threads)
     }
     UNROLL for (int m = 0; m < M; ++m) {
         store_rows<HS>(dqkv + tile.qkv + C, dk[m], 3 * C, warp_first + 16 * m, seq, scale);
-        store_rows<HS>(dqkv + tile.qkv + 2 * C, dv[m], 3 * C, warp_first + 16 * m, seq, 1);
+        store_rows<HS>(dqkv + tile.qkv + 2 * C, dv[m], 3 * C, warp_first + 16 * m, seq, DROP ? dropout_scale : 1);
     }
 }
 
 // Returns false if the tensor-core kernels do not support these sizes.
 inline bool backward(Cuda& dev, bf16* dqkv, const bf16* dout, const bf16* out, const bf16* qkv, const float* logsumexp,
-                     int64_t B, int64_t seq, int64_t C, int64_t NH) {
-    const auto launch = [&]<int HS>() {
+                     int64_t B, int64_t seq, int64_t C, int64_t NH, const Dropout& dropout) {
+    const auto launch = [&]<int HS, bool DROP>() {
         const float* const delta = attention_plain::delta(dev, dout, out, B, seq, C, NH);
         constexpr int M = HS == 64 ? 2 : 1, rows = 16 * warps * M;
         constexpr int bytes = 4 * tile_rows * HS * static_cast<int>(sizeof(bf16));
         const unsigned blocks = static_cast<unsigned>(B * NH * ((seq + rows - 1) / rows));
         const float scale = 1 / std::sqrt(static_cast<float>(HS));
-        allow_shared_memory(dq_kernel<HS, M>, bytes);
-        LAUNCH((dq_kernel<HS, M>), blocks, threads, bytes, dev.stream, dqkv, dout, qkv, logsumexp, delta,
-               static_cast<int>(seq), C, static_cast<int>(NH), B * NH, scale);
+        const auto dropout_scale = static_cast<float>(dropout.scale());
+        allow_shared_memory(dq_kernel<HS, M, DROP>, bytes);
+        LAUNCH((dq_kernel<HS, M, DROP>), blocks, threads, bytes, dev.stream, dqkv, dout, qkv, logsumexp, delta,
+               static_cast<int>(seq), C, static_cast<int>(NH), B * NH, scale, dropout, dropout_scale);
         constexpr int with_own = bytes + 2 * rows * HS * static_cast<int>(sizeof(bf16));
-        allow_shared_memory(dkv_kernel<HS, M>, with_own);
-        LAUNCH((dkv_kernel<HS, M>), blocks, threads, with_own, dev.stream, dqkv, dout, qkv, logsumexp, delta,
-               static_cast<int>(seq), C, static_cast<int>(NH), B * NH, scale);
+        allow_shared_memory(dkv_kernel<HS, M, DROP>, with_own);
+        LAUNCH((dkv_kernel<HS, M, DROP>), blocks, threads, with_own, dev.stream, dqkv, dout, qkv, logsumexp, delta,
+               static_cast<int>(seq), C, static_cast<int>(NH), B * NH, scale, dropout, dropout_scale);
     };
-    return for_head_size(C / NH, launch, dqkv, dout, qkv);
+    return for_head_size(C / NH, dropout, launch, dqkv, dout, qkv);
 }
 
 }  // namespace attention_mma

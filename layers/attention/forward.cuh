@@ -37,18 +37,18 @@ __device__ __forceinline__ void softmax_step(float (&s)[2 * GROUPS][4], float (&
     }
 }
 
-// out (16,HS) = o / sum and logsumexp (16), for the 16 queries from `first` on, if they exist.
+// out (16,HS) = o * out_scale / sum and logsumexp (16), for the 16 queries from `first` on, if they exist.
 template <int HS>
 __device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const float (&o)[HS / 8][4],
                                            const float (&largest)[2], const float (&sum)[2], int first, int seq,
-                                           int64_t C, float factor) {
+                                           int64_t C, float factor, float out_scale) {
     UNROLL for (int half = 0; half < 2; ++half) {
         float total = sum[half];
         total += __shfl_xor_sync(0xffffffff, total, 1);
         total += __shfl_xor_sync(0xffffffff, total, 2);
         const int t = first + result_row(2 * half);
         if (t >= seq) continue;
-        const float inverse = 1 / total;
+        const float inverse = out_scale / total;
         UNROLL for (int n = 0; n < HS / 8; ++n) {
             bf16* const to = out + t * C + n * 8 + result_column(0, 0);
             store_pair(to, o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
@@ -57,17 +57,29 @@ __device__ __forceinline__ void write_rows(bf16* out, float* logsumexp, const fl
     }
 }
 
+// s (16,16 groups) = 0 for the weights that dropout drops; queries and keys as for hide_later_keys.
+template <int GROUPS>
+__device__ __forceinline__ void drop_weights(float (&s)[2 * GROUPS][4], const SomeKept& weights, int query, int key) {
+    UNROLL for (int group = 0; group < GROUPS; ++group) {
+        if (key + group * 16 > query) continue;  // no query sees these keys: query is a multiple of 16 too
+        const SomeKept::OfQueries of = weights.of_queries(query, key + group * 16);
+        UNROLL for (int half = 0; half < 2; ++half) UNROLL for (int i = 0; i < 4; ++i) if (!of.kept(half, i))
+            s[2 * group + half][i] = 0;
+    }
+}
+
 // out (B,T,C), logsumexp (B,NH,T) as attention_forward. A warp keeps the fragments of 16 M queries in registers and
 // loops over tiles of keys and values; the next tile is copied while one is computed. factor is log2(e) / sqrt(HS).
 // Sums are relative to 2^(factor * largest), for the largest score so far.
-template <int HS, int M>
+template <int HS, int M, bool DROP>
 __global__ void __launch_bounds__(threads)
     forward_kernel(bf16* __restrict__ out, float* __restrict__ logsumexp, const bf16* __restrict__ qkv, int seq,
-                   int64_t C, int NH, int64_t heads, float factor) {
+                   int64_t C, int NH, int64_t heads, float factor, Dropout dropout, float dropout_scale) {
     constexpr int queries = 16 * warps * M, size = tile_rows * HS, groups = tile_rows / 16;
     static_assert(queries <= 2 * tile_rows);  // queries pass through the second stage
     DYN_SHARED(bf16, stages);                 // 2 stages of (keys, values)
     const BlockTile tile = block_tile(true, queries, seq, C, NH, HS, heads);
+    const Weights<DROP> weights(dropout, tile.head, seq, NH);
     const bf16* const base = qkv + tile.qkv;
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = tile.first + warp * 16 * M;
     const auto copy_tile = [&](int first, int stage) {
@@ -103,6 +115,7 @@ __global__ void __launch_bounds__(threads)
         UNROLL for (int m = 0; m < M; ++m) {
             if (DIAGONAL) hide_later_keys<groups>(s[m], warp_first + 16 * m, first);
             softmax_step<HS, groups>(s[m], o[m], largest[m], sum[m], factor);
+            if constexpr (DROP) drop_weights<groups>(s[m], weights, warp_first + 16 * m, first);
         }
         unsigned last[M][4];  // p of the groups on the diagonal, which are multiplied after the others
         UNROLL for (int group = 0; group < groups; ++group) {
@@ -144,22 +157,23 @@ __global__ void __launch_bounds__(threads)
             work_on.template operator()<true>(keys, values, first);
     }
 
-    UNROLL for (int m = 0; m < M; ++m) write_rows<HS>(out + tile.out, logsumexp + tile.head * seq, o[m], largest[m],
-                                                      sum[m], warp_first + 16 * m, seq, C, factor);
+    UNROLL for (int m = 0; m < M; ++m)
+        write_rows<HS>(out + tile.out, logsumexp + tile.head * seq, o[m], largest[m], sum[m], warp_first + 16 * m, seq,
+                       C, factor, DROP ? dropout_scale : 1);
 }
 
 // Returns false if the tensor-core kernels do not support these sizes.
 inline bool forward(Cuda& dev, bf16* out, float* logsumexp, const bf16* qkv, int64_t B, int64_t seq, int64_t C,
-                    int64_t NH) {
-    const auto launch = [&]<int HS>() {
+                    int64_t NH, const Dropout& dropout) {
+    const auto launch = [&]<int HS, bool DROP>() {
         constexpr int M = HS == 64 ? 2 : 1, queries = 16 * warps * M;
         constexpr int bytes = 4 * tile_rows * HS * static_cast<int>(sizeof(bf16));
-        allow_shared_memory(forward_kernel<HS, M>, bytes);
-        LAUNCH((forward_kernel<HS, M>), static_cast<unsigned>(B * NH * ((seq + queries - 1) / queries)), threads, bytes,
-               dev.stream, out, logsumexp, qkv, static_cast<int>(seq), C, static_cast<int>(NH), B * NH,
-               log2e / std::sqrt(static_cast<float>(HS)));
+        allow_shared_memory(forward_kernel<HS, M, DROP>, bytes);
+        LAUNCH((forward_kernel<HS, M, DROP>), static_cast<unsigned>(B * NH * ((seq + queries - 1) / queries)), threads,
+               bytes, dev.stream, out, logsumexp, qkv, static_cast<int>(seq), C, static_cast<int>(NH), B * NH,
+               log2e / std::sqrt(static_cast<float>(HS)), dropout, static_cast<float>(dropout.scale()));
     };
-    return for_head_size(C / NH, launch, qkv, out);
+    return for_head_size(C / NH, dropout, launch, qkv, out);
 }
 
 }  // namespace attention_mma

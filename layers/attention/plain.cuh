@@ -4,6 +4,7 @@
 #pragma once
 
 #include "layers/attention/block_tile.cuh"
+#include "layers/dropout.h"
 
 namespace attention_plain {
 
@@ -75,6 +76,22 @@ __device__ __forceinline__ void add(float (&x)[depth], float factor, const float
     }
 }
 
+// With DROP, what dropout does to the weights of a head: factor(t, s) is 0 or 1 / (1 - p) for query t and key s.
+// Without, it is 1.
+template <bool DROP>
+struct Weights {
+    Dropout dropout;
+    float scale;
+    int64_t head;
+    int seq, NH;
+    __device__ __forceinline__ float factor(int t, int s) const {
+        if constexpr (DROP)
+            return dropout.keeps(dropout.first_draw(head * seq + t, int64_t{NH} * seq, seq), s) ? scale : 0;
+        else
+            return 1;
+    }
+};
+
 // The first position of the thread's warp. All lanes of a warp skip the same rows, those that are masked for all of
 // them.
 template <int LANES>
@@ -85,13 +102,14 @@ __device__ __forceinline__ int warp_first(const BlockTile& tile) {
 // out (B,T,C), logsumexp (B,NH,T) as attention_forward. factor is log2(e) / sqrt(hs), as the hardware computes powers
 // of
 // 2. The sums are relative to the largest score so far.
-template <int LANES, class T>
+template <int LANES, bool DROP, class T>
 __global__ void __launch_bounds__(threads, 4)
     forward_kernel(T* __restrict__ out, float* __restrict__ logsumexp, const T* __restrict__ qkv, int seq, int64_t C,
-                   int NH, int hs, int64_t heads, float factor) {
+                   int NH, int hs, int64_t heads, float factor, Dropout dropout, float dropout_scale) {
     __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
     const BlockTile tile = block_tile(true, rows<LANES>, seq, C, NH, hs, heads);
+    const Weights<DROP> weights{dropout, dropout_scale, tile.head, seq, NH};
     const int t = tile.first + static_cast<int>(threadIdx.x) / LANES;
     const int end = min(seq, warp_first<LANES>(tile) + 32 / LANES);  // of the keys that the warp's queries see
     const T* const base = qkv + tile.qkv;
@@ -119,7 +137,7 @@ __global__ void __launch_bounds__(threads, 4)
                 if (first + row + i > t) continue;  // 0 times its v could be NaN
                 const float p = exp2f(score[i] - shift);
                 sum += p;
-                add<LANES>(o, p, v[row + i]);
+                add<LANES>(o, p * weights.factor(t, first + row + i), v[row + i]);
             }
         }
     }
@@ -144,14 +162,15 @@ __global__ void __launch_bounds__(threads)
 }
 
 // dq of dqkv (B,T,3C). Queries stay in registers, in a loop over keys and values.
-template <int LANES, class T>
+template <int LANES, bool DROP, class T>
 __global__ void __launch_bounds__(threads, 3)
     dq_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
               const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
-              int64_t heads, float scale) {
+              int64_t heads, float scale, Dropout dropout, float dropout_scale) {
     __shared__ __align__(16) float k[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float v[rows<LANES>][width<LANES>];
     const BlockTile tile = block_tile(true, rows<LANES>, seq, C, NH, hs, heads);
+    const Weights<DROP> weights{dropout, dropout_scale, tile.head, seq, NH};
     const int t = tile.first + static_cast<int>(threadIdx.x) / LANES;
     const int end = min(seq, warp_first<LANES>(tile) + 32 / LANES);  // of the keys that the warp's queries see
     const bool absent = t >= seq;
@@ -172,7 +191,7 @@ __global__ void __launch_bounds__(threads, 3)
             float dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 const float p = exp2f(dot<LANES>(q, k[row + i]) - log_sum);
-                dscore[i] = p * (dot<LANES>(dy, v[row + i]) - dout_out);
+                dscore[i] = p * (weights.factor(t, first + row + i) * dot<LANES>(dy, v[row + i]) - dout_out);
             }
             UNROLL for (int i = 0; i < chunk; ++i) if (first + row + i <= t) add<LANES>(dq, dscore[i], k[row + i]);
         }
@@ -181,16 +200,17 @@ __global__ void __launch_bounds__(threads, 3)
 }
 
 // dk and dv of dqkv (B,T,3C). Keys and values stay in registers, in a loop over queries and douts.
-template <int LANES, class T>
+template <int LANES, bool DROP, class T>
 __global__ void __launch_bounds__(threads, 2)
     dkv_kernel(T* __restrict__ dqkv, const T* __restrict__ dout, const T* __restrict__ qkv,
                const float* __restrict__ logsumexp, const float* __restrict__ delta, int seq, int64_t C, int NH, int hs,
-               int64_t heads, float scale) {
+               int64_t heads, float scale, Dropout dropout, float dropout_scale) {
     __shared__ __align__(16) float q[rows<LANES>][width<LANES>];
     __shared__ __align__(16) float dy[rows<LANES>][width<LANES>];
     __shared__ float log_sum[rows<LANES>];
     __shared__ float dout_out[rows<LANES>];
     const BlockTile tile = block_tile(false, rows<LANES>, seq, C, NH, hs, heads);
+    const Weights<DROP> weights{dropout, dropout_scale, tile.head, seq, NH};
     const int s = tile.first + static_cast<int>(threadIdx.x) / LANES;
     const T* const base = qkv + tile.qkv;
     float k[depth], v[depth], dk[depth] = {}, dv[depth] = {};
@@ -211,7 +231,9 @@ __global__ void __launch_bounds__(threads, 2)
             float p[chunk], dscore[chunk];
             UNROLL for (int i = 0; i < chunk; ++i) {
                 p[i] = exp2f(dot<LANES>(k, q[row + i]) - log_sum[row + i]);
-                dscore[i] = p[i] * (dot<LANES>(v, dy[row + i]) - dout_out[row + i]);
+                const float weight = weights.factor(first + row + i, s);
+                dscore[i] = p[i] * (weight * dot<LANES>(v, dy[row + i]) - dout_out[row + i]);
+                p[i] *= weight;
             }
             UNROLL for (int i = 0; i < chunk; ++i) {
                 const int t = first + row + i;
@@ -247,13 +269,25 @@ unsigned blocks(int64_t heads, int64_t seq) {
     return static_cast<unsigned>(heads * ((seq + rows<LANES> - 1) / rows<LANES>));
 }
 
+// Calls f<DROP>().
+template <class F>
+void for_dropout(const Dropout& dropout, F f) {
+    if (dropout.on()) return f.template operator()<true>();
+    f.template operator()<false>();
+}
+
 template <class T>
-void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C, int64_t NH) {
+void forward(Cuda& dev, T* out, float* logsumexp, const T* qkv, int64_t B, int64_t seq, int64_t C, int64_t NH,
+             const Dropout& dropout) {
     const int64_t hs = C / NH, heads = B * NH;
     const float factor = log2e / std::sqrt(static_cast<float>(hs));
+    const auto dropout_scale = static_cast<float>(dropout.scale());
     for_head_size(hs, [&]<int LANES>() {
-        LAUNCH((forward_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, out, logsumexp, qkv,
-               static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, factor);
+        for_dropout(dropout, [&]<bool DROP>() {
+            LAUNCH((forward_kernel<LANES, DROP, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, out, logsumexp,
+                   qkv, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, factor, dropout,
+                   dropout_scale);
+        });
     });
 }
 
@@ -269,15 +303,20 @@ float* delta(Cuda& dev, const T* dout, const T* out, int64_t B, int64_t seq, int
 
 template <class T>
 void backward(Cuda& dev, T* dqkv, const T* dout, const T* out, const T* qkv, const float* logsumexp, int64_t B,
-              int64_t seq, int64_t C, int64_t NH) {
+              int64_t seq, int64_t C, int64_t NH, const Dropout& dropout) {
     const int64_t hs = C / NH, heads = B * NH;
     const float scale = 1 / std::sqrt(static_cast<float>(hs));
     const float* const dout_out = delta(dev, dout, out, B, seq, C, NH);
+    const auto dropout_scale = static_cast<float>(dropout.scale());
     for_head_size(hs, [&]<int LANES>() {
-        LAUNCH((dq_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
-               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
-        LAUNCH((dkv_kernel<LANES, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv, logsumexp,
-               dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads, scale);
+        for_dropout(dropout, [&]<bool DROP>() {
+            LAUNCH((dq_kernel<LANES, DROP, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv,
+                   logsumexp, dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads,
+                   scale, dropout, dropout_scale);
+            LAUNCH((dkv_kernel<LANES, DROP, T>), blocks<LANES>(heads, seq), threads, 0, dev.stream, dqkv, dout, qkv,
+                   logsumexp, dout_out, static_cast<int>(seq), C, static_cast<int>(NH), static_cast<int>(hs), heads,
+                   scale, dropout, dropout_scale);
+        });
     });
 }
 

@@ -5,6 +5,7 @@
 
 #include "device/cuda/mma.cuh"
 #include "layers/attention/block_tile.cuh"
+#include "layers/dropout.h"
 
 namespace attention_mma {
 
@@ -78,6 +79,60 @@ __device__ __forceinline__ int result_column(int half, int i) {
     return 8 * half + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
 
+// Which of a head's weights dropout keeps, 16 queries x 16 keys at a time. kept(half, i) of what of_queries() and
+// of_keys() return tells it for element i in the left or right half of a result, whose rows are the queries or the
+// keys.
+struct AllKept {
+    __device__ __forceinline__ AllKept(const Dropout&, int64_t, int, int) {}
+    __device__ __forceinline__ AllKept of_queries(int, int) const { return *this; }
+    __device__ __forceinline__ AllKept of_keys(int, int) const { return *this; }
+    __device__ __forceinline__ bool kept(int, int) const { return true; }
+};
+struct SomeKept {
+    Random random;
+    uint32_t site, threshold;
+    uint64_t first;  // draw of the head's first query
+    int64_t row_draws;
+    __device__ __forceinline__ SomeKept(const Dropout& d, int64_t head, int seq, int NH)
+        : random(d.random()),
+          site(d.site),
+          threshold(d.threshold),
+          first(d.first_draw(head * seq, int64_t{NH} * seq, seq)),
+          row_draws((seq + 7) / 8) {}
+
+    // Each lane draws for one of the 16 queries and 8 of the 16 keys. Then four lanes of a warp have all bits of rows
+    // r and r + 8, r = lane / 4: bit 16 * half + k, for key k, is 1 if it is kept for row r + 8 * half.
+    __device__ __forceinline__ unsigned bits(int query, int key) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32, row = query + lane / 4 + lane % 4 / 2 * 8;
+        const Philox drawn = random.bits(first + static_cast<uint64_t>(row * row_draws + key / 8 + lane % 2), site);
+        unsigned kept = 0;
+        UNROLL for (int i = 0; i < 8; ++i) kept |= (drawn.bits16(i) >= threshold ? 1u : 0u) << i;
+        kept <<= lane % 4 * 8;
+        kept |= __shfl_xor_sync(0xffffffff, kept, 1);
+        return kept | __shfl_xor_sync(0xffffffff, kept, 2);
+    }
+    struct OfQueries {
+        unsigned bits;
+        __device__ __forceinline__ bool kept(int half, int i) const {
+            return bits >> (i / 2 * 16 + result_column(half, i)) & 1;
+        }
+    };
+    __device__ __forceinline__ OfQueries of_queries(int query, int key) const { return {bits(query, key)}; }
+    struct OfKeys {
+        unsigned bits[2];  // of queries result_column(half, i) with i % 2 = 0, 1
+        __device__ __forceinline__ bool kept(int half, int i) const {
+            return bits[i % 2] >> (half * 16 + result_row(i)) & 1;
+        }
+    };
+    __device__ __forceinline__ OfKeys of_keys(int query, int key) const {
+        const unsigned all = bits(query, key);
+        const int first_lane = static_cast<int>(threadIdx.x) % 4 * 8;
+        return {{__shfl_sync(0xffffffff, all, first_lane), __shfl_sync(0xffffffff, all, first_lane + 4)}};
+    }
+};
+template <bool DROP>
+using Weights = std::conditional_t<DROP, SomeKept, AllKept>;
+
 // p[0] = low, p[1] = high; p is aligned to 4 bytes
 __device__ __forceinline__ void store_pair(bf16* p, float low, float high) {
     using Bits = unsigned __attribute__((may_alias));
@@ -127,15 +182,19 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
 }
 
-// Calls f<HS>() for the head sizes that the kernels support. Returns false for others, or if rows cannot be copied 16
-// bytes at a time.
+// Calls f<HS, DROP>() for the head sizes that the kernels support; DROP: with dropout. Returns false for others, or if
+// rows cannot be copied 16 bytes at a time.
 template <class F, class... Pointer>
-bool for_head_size(int64_t hs, F f, const Pointer*... tensors) {
+bool for_head_size(int64_t hs, const Dropout& dropout, F f, const Pointer*... tensors) {
     if (!can_pack<bf16>(hs, tensors...)) return false;
-    if (hs == 64) return f.template operator()<64>(), true;
-    if (hs == 80) return f.template operator()<80>(), true;
-    if (hs == 96) return f.template operator()<96>(), true;
-    if (hs == 128) return f.template operator()<128>(), true;
+    const auto with = [&]<int HS>() {
+        if (dropout.on()) return f.template operator()<HS, true>();
+        f.template operator()<HS, false>();
+    };
+    if (hs == 64) return with.template operator()<64>(), true;
+    if (hs == 80) return with.template operator()<80>(), true;
+    if (hs == 96) return with.template operator()<96>(), true;
+    if (hs == 128) return with.template operator()<128>(), true;
     return false;
 }
 

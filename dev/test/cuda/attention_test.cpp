@@ -18,6 +18,9 @@ struct Tensor : CudaTensor<T> {
     std::vector<double> allowed;
 };
 
+constexpr BatchPlace dropout_place{.seed = 3, .step = 4, .first_sequence = 5};
+const uint32_t dropout_threshold = Dropout::threshold_of(0.3);
+
 struct Shape {
     int64_t B, T, NH, hs;
     int64_t C() const { return NH * hs; }
@@ -33,12 +36,16 @@ struct Layer {
     }
     template <class Device>
     void forward(Device& dev) {
-        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv->on(dev), s.B, s.T, s.C(), s.NH);
+        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv->on(dev), s.B, s.T, s.C(), s.NH, dropout(dev));
     }
     template <class Device>
     void backward(Device& dev) {
         attention_backward(dev, dqkv.on(dev), dout->on(dev), out.on(dev), qkv->on(dev), logsumexp.on(dev), s.B, s.T,
-                           s.C(), s.NH);
+                           s.C(), s.NH, dropout(dev));
+    }
+    Dropout dropout(Cuda&) const { return drops ? Dropout{place.get(), dropout_threshold, 2} : Dropout{}; }
+    Dropout dropout(Reference<double>&) const {
+        return drops ? Dropout{&dropout_place, dropout_threshold, 2} : Dropout{};
     }
     // Both devices' backwards read the same forward results.
     void share_forward() {
@@ -65,6 +72,8 @@ struct Layer {
     bool misaligned;
     Cuda cuda{};
     Reference<double> reference{};
+    bool drops = false;
+    CudaBuffer<BatchPlace> place = copied(cuda, dropout_place);
     std::unique_ptr<Tensor<T>> qkv, dout;
     Tensor<T> out{cuda, nans(s.B*s.T*s.C()), misaligned}, dqkv{cuda, nans(s.B*s.T * 3 * s.C()), misaligned};
     Tensor<float> logsumexp{cuda, nans(s.B* s.NH* s.T)};
@@ -73,12 +82,14 @@ struct Layer {
 // The allowed errors. Sums in fp32 lose 8 roundoffs of the size of their terms. A score loses those of |q k| /
 // sqrt(hs), at most `score_error` in a row; e^x turns that into the same share of a probability, twice with the
 // denominator's, and the roundings of e^x and its argument are 8 more. On tensor cores, probabilities and dscore are
-// operands, so they are rounded to bf16: half of the last of 8 bits.
+// operands, so they are rounded to bf16: half of the last of 8 bits. Dropout multiplies a probability by its scale at
+// most, which costs 2 more roundoffs.
 template <class T>
 void set_allowed(Layer<T>& t) {
     const int64_t B = t.s.B, seq = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs)), factor = std::is_same_v<T, bf16> ? 0x1p-8 : 0;
+    const double largest_factor = t.dropout(t.reference).scale();
     for (Tensor<T>* x : {&t.out, &t.dqkv}) std::fill(x->allowed.begin(), x->allowed.end(), 1e-37);
     const Tensor<T>&qkv = *t.qkv, &dout = *t.dout;
     const auto size = [&](const Tensor<T>& a, int64_t i, const Tensor<T>& b, int64_t j) {
@@ -99,16 +110,17 @@ void set_allowed(Layer<T>& t) {
             const int64_t k = (b * seq + s) * 3 * C + h * hs + C, v = k + C;
             double score = 0;
             for (int64_t c = 0; c < hs; ++c) score += qkv[q + c] * qkv[k + c];
-            const double p = std::exp(score * scale - log_sum), off = p * ((p_error + 8) * roundoff + factor);
-            const double dscore = off * (size(dout, o, qkv, v) + d_out) * scale;
+            const double p = std::exp(score * scale - log_sum), off = p * ((p_error + 10) * roundoff + factor);
+            const double dscore = off * (largest_factor * size(dout, o, qkv, v) + d_out) * scale,
+                         weight = off * largest_factor;
             const auto add = [](Tensor<T>& to, int64_t i, double x) {
                 to.allowed[static_cast<size_t>(i)] += std::abs(x);
             };
             for (int64_t c = 0; c < hs; ++c) {
-                add(t.out, o + c, off * qkv[v + c]);
+                add(t.out, o + c, weight * qkv[v + c]);
                 add(t.dqkv, q + c, dscore * qkv[k + c]);
                 add(t.dqkv, k + c, dscore * qkv[q + c]);
-                add(t.dqkv, v + c, off * dout[o + c]);
+                add(t.dqkv, v + c, weight * dout[o + c]);
             }
         }
     }
@@ -141,6 +153,16 @@ const Shape shapes[] = {{1, 1, 1, 8},    {2, 2, 3, 1},    {1, 17, 2, 13},  {2, 6
 TYPED_TEST(CudaAttention, AgreesWithReference) {
     for (const Shape& s : shapes) {
         Layer<TypeParam> t(s);
+        expect_agreement(t);
+        if (this->HasFatalFailure()) return;
+    }
+}
+
+TYPED_TEST(CudaAttention, AgreesWithReferenceWithDropout) {
+    for (const Shape& s :
+         {Shape{2, 17, 2, 13}, Shape{2, 65, 2, 64}, Shape{1, 130, 1, 64}, Shape{1, 67, 1, 96}, Shape{2, 34, 1, 128}}) {
+        Layer<TypeParam> t(s);
+        t.drops = true;
         expect_agreement(t);
         if (this->HasFatalFailure()) return;
     }

@@ -36,7 +36,7 @@ TEST(Random, EachStreamIsItsOwn) {
     size_t count = 0;
     for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32})
         for (const Purpose purpose : {Purpose::rounding, Purpose::parameters, Purpose::shard_order,
-                                      Purpose::block_shift, Purpose::block_order, Purpose::sampling})
+                                      Purpose::block_shift, Purpose::block_order, Purpose::sampling, Purpose::dropout})
             for (const int64_t step : {0, 1, 2})
                 for (const uint64_t index : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32})
                     for (const uint32_t attempt : {0, 1}) {

@@ -78,6 +78,24 @@ TEST_F(ModelDirectory, RoundTrip) {
     EXPECT_EQ(read_model_tokenizer(dir), nullptr);
 }
 
+// transformers has three probabilities of dropout, this program one.
+TEST_F(ModelDirectory, KeepsTheDropout) {
+    GPT2Config config = small;
+    config.dropout = 0.1;
+    write_model_directory(dir, config, parameters.data(), nullptr);
+    EXPECT_EQ(read_model_config(dir), config);
+    const json written = json::parse(read_bytes(dir + "/config.json"));
+    for (const char* name : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
+        EXPECT_EQ(written[name], 0.1);
+        for (const json& other : {json(0.2), json(1.5), json("0.1"), json()}) {
+            json changed = written;
+            changed[name] = other;
+            write_bytes(dir + "/config.json", changed.dump());
+            EXPECT_EQ(read_model_config(dir).dropout, 0) << name << " " << other;
+        }
+    }
+}
+
 // transformers' layout: a block's matrices (in,out), wte without padding rows, no lm_head.
 TEST_F(ModelDirectory, LayoutIsHuggingFaces) {
     const SafetensorsFile file(dir + "/model.safetensors");

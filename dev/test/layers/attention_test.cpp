@@ -30,6 +30,9 @@ Values operands(MatmulKind matmul_kind, int64_t n, double size = 1) {
     return Values(values);
 }
 
+const BatchPlace dropout_place{.seed = 3, .step = 4, .first_sequence = 5};
+const Dropout some_dropout{&dropout_place, Dropout::threshold_of(0.3), 2};
+
 struct Tensors {
     Tensors(MatmulKind how, const Shape& shape, double size = 2)
         : matmul_kind(how),
@@ -41,12 +44,12 @@ struct Tensors {
           dqkv(nan_values(s.B * s.T * 3 * s.C())) {}
     template <class Device>
     void forward(Device& dev) {
-        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), s.B, s.T, s.C(), s.NH);
+        attention_forward(dev, out.on(dev), logsumexp.on(dev), qkv.on(dev), s.B, s.T, s.C(), s.NH, dropout);
     }
     template <class Device>
     void backward(Device& dev) {
         attention_backward(dev, dqkv.on(dev), dout.on(dev), out.on(dev), qkv.on(dev), logsumexp.on(dev), s.B, s.T,
-                           s.C(), s.NH);
+                           s.C(), s.NH, dropout);
     }
     // Both devices' backwards read the same forward results.
     void share_forward() {
@@ -62,19 +65,21 @@ struct Tensors {
     MatmulKind matmul_kind;
     Shape s;
     Values qkv, out, logsumexp, dout, dqkv;
+    Dropout dropout{};
 };
 
 // The allowed errors, in roundoffs. Sums lose 8 of their terms (layers/matmul_test): a score loses 8 of the sum of |q
 // k| / sqrt(hs), at most `score_error` in a row. e^x turns that into the same share of a probability, twice with the
 // denominator's; its own rounding, its argument's and its sum's are 8 together. In the backward, dscore is a difference
 // of two sums, and also loses 8 of both. Probabilities below 1e-45 are 0 in float. As bf16 operands, probabilities and
-// dscore are rounded to 8 bits instead of 24, which costs another 2^16, and those below 1.2e-38 are 0.
+// dscore are rounded to 8 bits instead of 24, which costs another 2^16, and those below 1.2e-38 are 0. Dropout
+// multiplies a probability by its scale at most, whose rounding and the multiplication's are 2 roundoffs.
 void set_magnitudes(Tensors& t) {
     const int64_t B = t.s.B, T = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs));
     const bool bf16 = t.matmul_kind == MatmulKind::bf16;
-    const double rounding = bf16 ? 1 << 16 : 0;
+    const double rounding = (bf16 ? 1 << 16 : 0) + (t.dropout.on() ? 2 : 0), factor = t.dropout.scale();
     const double underflow = (bf16 ? 1.2e-38 * static_cast<double>(T) : 1e-38) / roundoff;
     for (Values* v : {&t.out, &t.dqkv}) std::fill(v->magnitude.begin(), v->magnitude.end(), underflow);
     const auto size = [&](const Values& a, int64_t i, const Values& b,
@@ -100,9 +105,11 @@ void set_magnitudes(Tensors& t) {
                     double score = 0, dp = 0;
                     for (int64_t c = 0; c < hs; ++c)
                         score += t.qkv[q + c] * t.qkv[k + c], dp += t.dout[o + c] * (t.qkv[v + c] - t.out[o + c]);
-                    const double p = std::exp(score * scale - log_sum), p_loss = p * (p_error + 8 + rounding);
+                    const double p = std::exp(score * scale - log_sum), p_loss = factor * p * (p_error + 8 + rounding);
                     const double dscore =
-                        p * scale * ((size(t.dout, o, t.qkv, v) + d_out) * (p_error + 8) + std::abs(dp) * rounding);
+                        p * scale *
+                        ((factor * size(t.dout, o, t.qkv, v) + d_out) * (p_error + 8) +
+                         (t.dropout.on() ? factor * size(t.dout, o, t.qkv, v) + d_out : std::abs(dp)) * rounding);
                     for (int64_t c = 0; c < hs; ++c) {
                         const auto add = [](Values& to, int64_t i, double x) {
                             to.magnitude[static_cast<size_t>(i)] += std::abs(x);
@@ -159,6 +166,16 @@ TEST_P(Attention, CpuAgreesWithReference) {
     const Threads one(1);
     for (const Shape& s : shapes()) {
         Tensors t(GetParam(), s);
+        expect_agreement(t);
+    }
+}
+
+TEST_P(Attention, CpuAgreesWithReferenceWithDropout) {
+    const Threads one(1);
+    for (const Shape& s : {Shape{1, 1, 1, 7}, Shape{2, 17, 2, 16}, Shape{2, 65, 3, 31}, Shape{1, 128, 2, 64},
+                           Shape{2, 193, 1, 32}, Shape{1, 430, 2, 16}}) {
+        Tensors t(GetParam(), s);
+        t.dropout = some_dropout;
         expect_agreement(t);
     }
 }
@@ -237,24 +254,33 @@ TEST_P(Attention, NothingDependsOnLaterTokens) {
 TEST(AttentionReference, BackwardAgreesWithDifferences) {
     const int64_t B = 2, T = 5, NH = 2, C = 6;
     Reference<double> dev;
-    std::vector<double> qkv = uniform(B * T * 3 * C), out(B * T * C), logsumexp(B * NH * T), dqkv(qkv.size());
-    const std::vector<double> dout = uniform(B * T * C);
-    const auto f = [&] {
-        attention_forward(dev, out.data(), logsumexp.data(), qkv.data(), B, T, C, NH);
-        return dot(out, dout);
-    };
-    f();
-    attention_backward(dev, dqkv.data(), dout.data(), out.data(), qkv.data(), logsumexp.data(), B, T, C, NH);
-    expect_gradient("qkv", f, qkv, dqkv);
+    for (const Dropout& dropout : {Dropout{}, some_dropout}) {
+        std::vector<double> qkv = uniform(B * T * 3 * C), out(B * T * C), logsumexp(B * NH * T), dqkv(qkv.size());
+        const std::vector<double> dout = uniform(B * T * C);
+        const auto f = [&] {
+            attention_forward(dev, out.data(), logsumexp.data(), qkv.data(), B, T, C, NH, dropout);
+            return dot(out, dout);
+        };
+        f();
+        attention_backward(dev, dqkv.data(), dout.data(), out.data(), qkv.data(), logsumexp.data(), B, T, C, NH,
+                           dropout);
+        expect_gradient("qkv", f, qkv, dqkv);
+    }
 }
 
 TEST_P(Attention, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{2, 67, 3, 19}, Shape{1, 430, 2, 16}, Shape{3, 9, 5, 64}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {
             dev.matmul_kind = GetParam();
-            Tensors t(GetParam(), s);
-            t.forward(dev), t.backward(dev);
-            return t.all();
+            Tensors t(GetParam(), s), dropping(GetParam(), s);
+            dropping.dropout = some_dropout;
+            std::vector<float> all;
+            for (Tensors* of : {&t, &dropping}) {
+                of->forward(dev), of->backward(dev);
+                const std::vector<float> results = of->all();
+                all.insert(all.end(), results.begin(), results.end());
+            }
+            return all;
         });
 }
 

@@ -14,6 +14,12 @@ struct Case {
 const Case small{{.context = 7, .vocab = 11, .layers = 2, .heads = 2, .channels = 8}, 2, 5};
 const Case tiny{{.context = 40, .vocab = 256, .layers = 4, .heads = 4, .channels = 128}, 2, 33};
 
+constexpr BatchPlace place{.seed = 5, .step = 3, .first_sequence = 7};
+Case with_dropout(Case c) {
+    c.config.dropout = 0.2;
+    return c;
+}
+
 // The same for both devices: floats.
 std::vector<float> random_parameters(const GPT2Config& config) {
     const ParameterTable table(config);
@@ -43,6 +49,7 @@ struct Trial {
                    ActivationPolicy policy = ActivationPolicy::training, CacheSize cache = {}, int64_t shards = 1)
         : model(Device{}, c.config, c.B, c.T, policy, cache, {.shards = shards}) {
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
+        model.batch_place = place;
     }
     std::vector<double> gradients(const Parameter& p) const {
         return {model.gradients.get() + p.offset, model.gradients.get() + p.offset + p.copies * p.piece()};
@@ -91,11 +98,35 @@ TEST(Model, GradientsAgreeWithDifferences) {
     }
 }
 
+// The masks are the same each time, as for a batch of the same place.
+TEST(Model, GradientsAgreeWithDifferencesWithDropout) {
+    const Batch batch(small);
+    Trial<Exact> t(with_dropout(small), random_parameters(small.config));
+    GPT2<Exact>& model = t.model;
+    const auto loss_of_batch = [&] {
+        model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 0.4);
+        return take(model.dev, model.status.get()).loss;
+    };
+    loss_of_batch();
+    for (const Parameter& p : model.table.rows) {
+        double* const values = model.parameters.get() + p.offset;
+        std::vector<double> x(values, values + p.copies * p.piece());
+        const auto loss = [&] {
+            std::copy(x.begin(), x.end(), values);
+            return loss_of_batch();
+        };
+        zero(model.dev, model.gradients.get(), model.table.size);
+        loss();
+        expect_gradient(p.name.c_str(), loss, x, t.gradients(p), 1e-6);
+        loss();  // x is back at its place
+    }
+}
+
 TEST(Model, CpuAgreesWithReference) {
-    for (const Case& c :
-         {small, tiny, Case{{.context = 33, .vocab = 256, .layers = 2, .heads = 2, .channels = 128}, 2, 33},
-          Case{{.context = 70, .vocab = 301, .layers = 3, .heads = 3, .channels = 51}, 1, 67},
-          Case{{.context = 1, .vocab = 3, .layers = 1, .heads = 1, .channels = 3}, 1, 1}}) {
+    for (const Case& c : {small, tiny, with_dropout(small), with_dropout(tiny),
+                          Case{{.context = 33, .vocab = 256, .layers = 2, .heads = 2, .channels = 128}, 2, 33},
+                          Case{{.context = 70, .vocab = 301, .layers = 3, .heads = 3, .channels = 51}, 1, 67},
+                          Case{{.context = 1, .vocab = 3, .layers = 1, .heads = 1, .channels = 3}, 1, 1}}) {
         SCOPED_TRACE(testing::Message() << c.config.layers << " layers of " << c.config.channels << ", T " << c.T);
         const std::vector<float> parameters = random_parameters(c.config);
         const Batch batch(c);
@@ -130,14 +161,13 @@ std::vector<float> train(const Case& c, int steps) {
 }
 
 TEST(Model, TrainingsBitsDoNotDependOnTheThreads) {
-    for (const Case& c :
-         {small, tiny, Case{{.context = 70, .vocab = 301, .layers = 2, .heads = 3, .channels = 51}, 3, 21}})
+    for (const Case& c : {small, tiny, with_dropout(tiny),
+                          Case{{.context = 70, .vocab = 301, .layers = 2, .heads = 3, .channels = 51}, 3, 21}})
         expect_same_bits_for_any_thread_count([&](Cpu&) { return train(c, 4); });
 }
 
 template <class Device>
-void expect_accumulation(double tolerance) {
-    Case c = tiny;
+void expect_accumulation(Case c, double tolerance) {
     c.B = 4;
     const std::vector<float> parameters = random_parameters(c.config);
     const Batch batch(c);
@@ -146,14 +176,17 @@ void expect_accumulation(double tolerance) {
     const int64_t half = c.N() / 2;
     const double loss = whole.loss(batch.x.data(), batch.y.data(), 4, c.T, scale);
     parts.model.forward_backward(batch.x.data(), batch.y.data(), 2, c.T, scale);
+    parts.model.batch_place.first_sequence += 2;
     parts.model.forward_backward(batch.x.data() + half, batch.y.data() + half, 2, c.T, scale);
     EXPECT_NEAR(parts.model.loss(), loss, tolerance * loss);
     for (const Parameter& p : whole.model.table.rows)
         expect_near(p.name, parts.gradients(p), whole.gradients(p), tolerance);
 }
 TEST(Model, AccumulatedGradientsAreTheLargeBatchs) {
-    expect_accumulation<Exact>(1e-13);
-    expect_accumulation<Cpu>(1e-6);  // the same terms in another order: some roundings of the largest
+    for (const Case& c : {tiny, with_dropout(tiny)}) {
+        expect_accumulation<Exact>(c, 1e-13);
+        expect_accumulation<Cpu>(c, 1e-6);  // the same terms in another order: some roundings of the largest
+    }
 }
 
 template <class Device>
@@ -221,25 +254,31 @@ TEST(Model, ABatchSmallerThanPlannedGivesTheSameBits) {
 }
 
 TEST(Model, WhatIsKeptChangesNothing) {
-    const std::vector<float> parameters = random_parameters(tiny.config);
-    const Batch batch(tiny);
-    const auto run = [&](Trial<Cpu>& t) { return t.loss(batch.x.data(), batch.y.data(), tiny.B, tiny.T, 1); };
-    Trial<Cpu> training(tiny, parameters), inference(tiny, parameters, ActivationPolicy::inference);
-    const double loss = run(training);
-    int64_t less = training.model.acts.size;
-    for (const ActivationPolicy policy :
-         {ActivationPolicy::recompute_gelu, ActivationPolicy::recompute_ln, ActivationPolicy::recompute_block}) {
-        Trial<Cpu> recomputing(tiny, parameters, policy);
-        EXPECT_LT(recomputing.model.acts.size, less);
-        less = recomputing.model.acts.size;
-        EXPECT_EQ(run(recomputing), loss);
-        EXPECT_EQ(recomputing.all_gradients(), training.all_gradients());
+    for (const Case& c : {tiny, with_dropout(tiny)}) {
+        const std::vector<float> parameters = random_parameters(c.config);
+        const Batch batch(c);
+        const auto run = [&](Trial<Cpu>& t) { return t.loss(batch.x.data(), batch.y.data(), c.B, c.T, 1); };
+        Trial<Cpu> training(c, parameters), inference(c, parameters, ActivationPolicy::inference);
+        const double loss = run(training);
+        int64_t less = training.model.acts.size;
+        for (const ActivationPolicy policy :
+             {ActivationPolicy::recompute_gelu, ActivationPolicy::recompute_ln, ActivationPolicy::recompute_block}) {
+            Trial<Cpu> recomputing(c, parameters, policy);
+            EXPECT_LT(recomputing.model.acts.size, less);
+            less = recomputing.model.acts.size;
+            EXPECT_EQ(run(recomputing), loss);
+            EXPECT_EQ(recomputing.all_gradients(), training.all_gradients());
+        }
+        Trial<Cpu> all(c, parameters, ActivationPolicy::all);
+        EXPECT_EQ(run(all), loss);
+        EXPECT_EQ(training.all_gradients(), all.all_gradients());
+        // An evaluation drops nothing.
+        Trial<Cpu> without(tiny, parameters);
+        const double evaluated = run(without);
+        EXPECT_EQ(evaluated == loss, c.config.dropout == 0);
+        for (Trial<Cpu>* t : {&training, &all, &inference})
+            EXPECT_EQ(t->model.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T), evaluated);
     }
-    Trial<Cpu> all(tiny, parameters, ActivationPolicy::all);
-    EXPECT_EQ(run(all), loss);
-    EXPECT_EQ(training.all_gradients(), all.all_gradients());
-    for (Trial<Cpu>* t : {&training, &all, &inference})
-        EXPECT_EQ(t->model.evaluate(batch.x.data(), batch.y.data(), tiny.B, tiny.T), loss);
 }
 
 // The logits that append() computes for pieces of random lengths are those of one forward over all tokens.

@@ -156,22 +156,23 @@ void scale_part(T* qkv, int64_t part, int64_t N, int64_t C, double by) {
 
 template <class D>
 void attention_forward(Mutant<D>& dev, Scalar<D>* out, Scalar<D>* logsumexp, const Scalar<D>* qkv, int64_t B, int64_t T,
-                       int64_t C, int64_t NH) {
+                       int64_t C, int64_t NH, const Dropout& dropout) {
     std::vector<Scalar<D>> changed(qkv, qkv + B * T * 3 * C);
     if (dev.has("attention_forward_without_1_over_sqrt_hs"))
         scale_part(changed.data(), 0, B * T, C, std::sqrt(static_cast<double>(C / NH)));
     if (dev.has("attention_forward_slightly_off")) scale_part(changed.data(), 0, B * T, C, slightly);
-    attention_forward(dev.right(), out, logsumexp, changed.data(), B, T, C, NH);
+    attention_forward(dev.right(), out, logsumexp, changed.data(), B, T, C, NH, dropout);
     if (dev.has("attention_forward_sees_the_next_token"))  // as if the row after had been asked
         for (int64_t b = 0; b < B; ++b) std::copy(out + (b * T + 1) * C, out + (b + 1) * T * C, out + b * T * C);
 }
 
 template <class D>
 void attention_backward(Mutant<D>& dev, Scalar<D>* dqkv, const Scalar<D>* dout, const Scalar<D>* out,
-                        const Scalar<D>* qkv, const Scalar<D>* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH) {
+                        const Scalar<D>* qkv, const Scalar<D>* logsumexp, int64_t B, int64_t T, int64_t C, int64_t NH,
+                        const Dropout& dropout) {
     const std::vector<Scalar<D>> zeros(static_cast<size_t>(B * T * C));
     if (dev.has("attention_backward_without_dout_out")) out = zeros.data();
-    attention_backward(dev.right(), dqkv, dout, out, qkv, logsumexp, B, T, C, NH);
+    attention_backward(dev.right(), dqkv, dout, out, qkv, logsumexp, B, T, C, NH, dropout);
     const double root = std::sqrt(static_cast<double>(C / NH));
     if (dev.has("attention_backward_q_without_1_over_sqrt_hs")) scale_part(dqkv, 0, B * T, C, root);
     if (dev.has("attention_backward_k_without_1_over_sqrt_hs")) scale_part(dqkv, 1, B * T, C, root);

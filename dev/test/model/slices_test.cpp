@@ -166,9 +166,10 @@ TEST(Ranks, GatherWhatEachHas) {
     EXPECT_EQ(largest(alone(), 3), 3);
 }
 
-// A model on several ranks computes what one on all shards computes: loss, norm and parameters, with clipping.
+// A model on several ranks computes what one on all shards computes: loss, norm and parameters, with clipping and
+// dropout.
 TEST(Ranks, TrainTheModelOfOneProcess) {
-    const GPT2Config config{.context = 9, .vocab = 50, .layers = 2, .heads = 3, .channels = 33};
+    const GPT2Config config{.context = 9, .vocab = 50, .layers = 2, .heads = 3, .channels = 33, .dropout = 0.1};
     constexpr int64_t shards = 8, B = 2, T = 9, steps = 3;
     const ParameterTable table(config);
     const auto batch = [&](int64_t step, int64_t number) {
@@ -184,7 +185,9 @@ TEST(Ranks, TrainTheModelOfOneProcess) {
         std::vector<double> results;
         for (int64_t step = 1; step <= steps; ++step) {
             for (int64_t s = 0; s < own; ++s) {
-                const auto x = batch(step, ranks.rank() * own + s);
+                const int64_t shard = ranks.rank() * own + s;
+                const auto x = batch(step, shard);
+                model.batch_place = {.seed = 1, .step = step, .first_sequence = shard * B};
                 model.forward_backward(x.data(), x.data() + 1, B, T, 1.0 / (shards * B * T));
                 model.end_shard(s);
             }

@@ -20,7 +20,8 @@ protected:
                        {"context", "8"},      {"batch", "2"},           {"seq", "8"},
                        {"schedule", "wsd"},   {"warmup", "0"},          {"eval-every", "25"},
                        {"eval-batches", "2"}, {"save-every", "2"},      {"keep", "2"},
-                       {"sample-every", "7"}, {"skip-outliers", "1.5"}, {"sample-tokens", "3"}};
+                       {"sample-every", "7"}, {"skip-outliers", "1.5"}, {"sample-tokens", "3"},
+                       {"dropout", "0.1"}};
     Args with_steps(int64_t steps) const {
         Args args = tiny;
         args["steps"] = std::to_string(steps);

@@ -50,6 +50,7 @@ TEST(Options, NoArgumentsTrainTheTinyModel) {
     EXPECT_EQ(o.total_batch, o.batch * o.seq);
     EXPECT_EQ(o.out, "out/tiny");
     EXPECT_EQ(o.clip, 1.0);
+    EXPECT_EQ(o.dropout, 0.0);
     EXPECT_FALSE(o.given("batch"));
 }
 
@@ -314,7 +315,7 @@ TEST(Options, ResumeRefusesAnotherModel) {
     EXPECT_TRUE(
         contains(resume({"--resume"}, R"({"batch": -1})"), "the checkpoint's options: --batch: invalid value -1"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"lr": null})"), "--lr: invalid value null"));
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"dropout": 0.1})"), "dropout is not an option"));
+    EXPECT_TRUE(contains(resume({"--resume"}, R"({"mixup": 0.1})"), "mixup is not an option"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: invalid value [56]"))
         << "bytes are for paths";
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: no value; choose adamw or muon"));
