@@ -28,7 +28,7 @@ FLAGS    := $(CXXFLAGS) -std=c++20 -I. $(OPENMP) $(if $(PORTABLE),-DPORTABLE) -f
             $(if $(WERROR),-Werror) \
             $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
             -fno-sanitize=null -fno-sanitize=object-size -Wno-maybe-uninitialized)
-LDLIBS   := -lpcre2-8 -lz
+LDLIBS   := -lpcre2-8 -lz -lzstd
 # The line editor of generate --interactive.
 OF_PROGRAM := -ledit
 # The program and bench are linked with a static libgomp, so that they can set how long its threads spin
@@ -69,7 +69,7 @@ NUMBER_TESTS := $(patsubst %,$(B)/test/%_test,layers/layernorm_properties model/
 TESTS    := $(filter-out $(NO_CUDA) $(if $(SANITIZE),$(KERNEL_TESTS) $(NUMBER_TESTS)),$(TESTS))
 # These start the program, which is what the sanitizers check: the plain tests are run with the sanitized program. What else
 # of the project they call (the reference model, checkpoints) other tests call under the sanitizers.
-STARTERS := $(patsubst %,program/%_test,ranks kill faults cuda evaluation memory refusals signals start tools train vocabulary)
+STARTERS := $(patsubst %,program/%_test,ranks kill faults cuda data evaluation memory refusals signals start tools train vocabulary)
 PLAIN    := $(if $(SANITIZE),$(patsubst %,build/$(ARCH)$(KIND)/test/%,$(filter-out $(if $(CLANG),%/cuda_test),$(STARTERS))))
 TESTS    := $(if $(SANITIZE),$(filter-out $(STARTERS:%=$(B)/test/%),$(TESTS)),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)

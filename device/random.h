@@ -45,7 +45,7 @@ enum class Purpose : uint32_t {
     rounding = 0,     // to bf16; index: that of 8 values, in the flat buffer of parameters
     parameters = 1,   // the initial ones; index: in their flat buffer
     shard_order = 2,  // index: in the order
-    block_shift = 3,  // where a shard's blocks begin; index: the shard
+    block_shift = 3,  // where a shard's blocks begin; index: the shard, or the shard (upper half) and document
     block_order = 4,  // index: the shard (upper half), and in the order (lower half)
     sampling = 5,     // tokens of generated text; index: the token
     dropout = 6,      // index: that of 8 values in the step (layers/dropout.h)

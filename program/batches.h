@@ -15,8 +15,9 @@ struct Turns {
 class Batches {
 public:
     // Throws InputError as BatchSampler does.
-    Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed, const Turns& turns = {})
-        : sampler_(dataset, batch, seq, seed),
+    Batches(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed, const Turns& turns = {},
+            int32_t end_of_text = -1)
+        : sampler_(dataset, batch, seq, seed, end_of_text),
           turns_(turns),
           B(batch),
           T(seq),
@@ -25,6 +26,7 @@ public:
         seek(0);
     }
 
+    const BatchSampler& sampler() const { return sampler_; }
     // The position of the first unused batch.
     int64_t position() const { return position_; }
     // The next `all` batches begin at this position.

@@ -23,6 +23,7 @@
 #include "io/data/batch_sampler.h"
 #include "io/data/text_cache.h"
 #include "io/text/text_file.h"
+#include "program/text_progress.h"
 #include "io/text/tokenizer.h"
 #include "program/run_messages.h"
 #include "program/generation.h"
@@ -131,9 +132,12 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
         require_text(tokenizer, option, "give token ids with --prompt-ids '1 2 3', or pass --tokenizer");
         prompt.text = options.given("prompt-file") ? read_text(options.prompt_file) : options.prompt;
         prompt.ids = tokenizer.encode(prompt.text);
-        if (tokenizer.reads_utf8())
-            if (const std::string note = invalid_utf8_note(prompt.text); !note.empty())
+        if (tokenizer.reads_utf8()) {
+            TextCheck check;
+            check.add(prompt.text);
+            if (const std::string note = check.invalid_utf8_note(); !note.empty())
                 print_notes({std::string(option) + ": " + note});
+        }
         const AddedTokens& added = tokenizer.added();
         const std::string found = added.note(option, added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
         if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output contains only the text
@@ -253,7 +257,11 @@ void eval_loss(const Options& options, const Loaded& loaded, int64_t seq) {
                          std::to_string(seq) + " tokens, so some tokens would be left out; give at most " +
                          std::to_string(seq));
     const TemporaryDirectory cache;
-    const Dataset data = open_dataset(options.data, *loaded.tokenizer, cache.path, loaded.model->config.vocab);
+    const Dataset data = [&] {
+        TextProgress progress;
+        return open_dataset(options.data_names(), *loaded.tokenizer, cache.path, loaded.model->config.vocab,
+                            progress.reader());
+    }();
     print_notes(data.notes);
     print_special_tokens(data, *loaded.tokenizer);
     const WindowReader reader(data, seq, options.stride);
@@ -301,13 +309,24 @@ void run_tokenize(const Options& options) {
     const auto tokenizer = load_tokenizer(options.tokenizer, {.special_as_text = options.no_special_tokens});
     if (std::filesystem::exists(options.out_path))
         throw InputError(options.out_path + ": exists already; choose another name");
-    const TextFile file(options.in_path);
-    print_notes(file.notes(*tokenizer));
-    tokenize_to_shards(file.text(), *tokenizer, options.out_path, {.shard_tokens = UINT32_MAX});
+    const DataFiles files = find_files({{options.in_path}, options.field});
+    if (files.shards) throw InputError(options.in_path + ": these are token ids already; give a text");
+    print_notes(files.notes);
+    TokenizedTexts made;
+    {
+        TextProgress progress;
+        const Survey surveyed = survey(files.files, *tokenizer, progress.reader());
+        print_notes(surveyed.notes);
+        made = tokenize_to_shards(files.files, surveyed, *tokenizer, options.out_path, {.shard_tokens = UINT32_MAX},
+                                  TextPart::all, progress.reader());
+    }
     const Shard shard(options.out_path);
     std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), shard.size(),
                 options.tokenizer.c_str());
     const AddedTokens& added = tokenizer->added();
-    const std::string found = added.note(options.in_path, added.count_special(shard.tokens(), shard.size()));
+    AddedTokens::Counts special = added.count_special(shard.tokens(), shard.size());
+    if (made.separators > 0 && (special[tokenizer->end_of_text()] -= made.separators) == 0)
+        special.erase(tokenizer->end_of_text());
+    const std::string found = added.note(options.in_path, special);
     if (!found.empty()) std::printf("%s\n", found.c_str());
 }

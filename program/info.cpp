@@ -17,7 +17,9 @@
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/gguf_file.h"
+#include "io/text/documents.h"
 #include "io/text/file_kind.h"
+#include "io/text/text_pieces.h"
 #include "io/file/json.h"
 #include "io/model/gguf.h"
 #include "io/model/llmc_files.h"
@@ -271,6 +273,18 @@ void print_text(std::ostream& out, const std::string& path, const MappedFile& fi
     out << '\n';
 }
 
+// A compressed text, which is read in pieces.
+void print_packed_text(std::ostream& out, const std::string& path, const MappedFile& file) {
+    TextPieces pieces(file);
+    int64_t bytes = 0, lines = 0;
+    for (std::string_view piece = pieces.next(); !piece.empty(); piece = pieces.next()) {
+        bytes += std::ssize(piece);
+        lines += std::count(piece.begin(), piece.end(), '\n');
+    }
+    out << path << (is_json_lines(path) ? ": JSON lines, " : ": text, ") << grouped(file.size()) << " bytes, unpacked "
+        << grouped(bytes) << " bytes, " << grouped(lines) << " lines\n";
+}
+
 }  // namespace
 
 void print_info(const std::string& path, std::ostream& out) {
@@ -284,6 +298,7 @@ void print_info(const std::string& path, std::ostream& out) {
     }
     if (is_gguf(path)) return print_gguf(out, path);
     const MappedFile file(path);
+    if (unpacked_name(name) != name && is_text_name(name)) return print_packed_text(out, path, file);
     if (name.ends_with(".jsonl")) {
         const nlohmann::json line = first_line(file);
         if (line.contains("step") || name == "log.jsonl") return print_log(out, path);

@@ -1,43 +1,24 @@
 #include "program/learn_tokenizer.h"
 
-#include <unistd.h>
-
 #include <cinttypes>
 #include <cstdio>
 
-#include "device/profile.h"
 #include "io/data/dataset.h"
+#include "io/data/text_cache.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
 #include "io/text/bpe_trainer.h"
-#include "io/text/text_file.h"
 #include "io/text/tokenizer_files.h"
+#include "program/text_progress.h"
 
 namespace {
 
-// A line on a terminal's standard error.
-class LearningProgress {
-public:
-    ~LearningProgress() {
-        if (shown_) std::fprintf(stderr, "\r\033[K");
-    }
-    void show(const char* what, int64_t done, int64_t all) {
-        const double now = seconds_now();
-        if (!live_ || now - last_ < 0.1) return;
-        last_ = now, shown_ = true;
-        std::fprintf(stderr, "\r\033[Klearning a tokenizer: %s %.0f %%", what,
-                     100 * static_cast<double>(done) / static_cast<double>(all));
-    }
-
-private:
-    bool live_ = isatty(STDERR_FILENO), shown_ = false;
-    double last_ = seconds_now();
-};
+constexpr const char* title = "learning a tokenizer: ";
 
 // `source` is the text, for messages; `option` says how the size is given: "--vocab " or "bpe:".
 Vocabulary learn(const WordCounts& words, int64_t size, const std::string& source, const std::string& option,
-                 LearningProgress& progress) {
+                 TextProgress& progress) {
     if (words.size() == 0) throw InputError(source + ": contains no text; a tokenizer is learned from a longer one");
     Vocabulary vocabulary =
         train_byte_pairs(words, size, [&](int64_t tokens) { progress.show("merges", tokens, size); });
@@ -56,29 +37,28 @@ Vocabulary learn(const WordCounts& words, int64_t size, const std::string& sourc
 
 void run_learn_tokenizer(const Options& options) {
     if (path_exists(options.out_path)) throw InputError(options.out_path + ": exists already; choose another name");
-    const TextFile file(options.in_path);
+    const Texts texts = find_texts({{options.in_path}, options.field});
     const AddedTokens added = added_tokens_to_train(options.no_special_tokens);
     WordCounts words;
     Vocabulary vocabulary;
     {
-        LearningProgress progress;
-        words.add_text(file.text(), added, [&](int64_t done, int64_t all) { progress.show("words", done, all); });
+        TextProgress progress(title);
+        words = count_words(texts, {}, TextPart::all, added, progress.reader());
         vocabulary = learn(words, options.vocab, options.in_path, "--vocab ", progress);
     }
     write_file_atomically(options.out_path, hugging_face_json(vocabulary));
-    if (const std::string note = invalid_utf8_note(file.text()); !note.empty())
-        std::fprintf(stderr, "%s: %s\n", without_controls(options.in_path).c_str(), note.c_str());
+    const auto tokenizer = make_tokenizer(vocabulary, options.out_path, options.no_special_tokens);
+    for (const std::string& note : survey(texts, *tokenizer).notes) std::fprintf(stderr, "%s\n", note.c_str());
     std::printf("%s: %zu tokens, learned from the %" PRId64 " distinct words of %s; use it with --tokenizer %s\n",
                 options.out_path.c_str(), vocabulary.tokens.size(), words.size(), options.in_path.c_str(),
                 options.out_path.c_str());
 }
 
 std::shared_ptr<const Tokenizer> learn_tokenizer(const Options& options) {
-    LearningProgress progress;
+    TextProgress progress(title);
     const AddedTokens added = added_tokens_to_train(options.no_special_tokens);
-    const WordCounts words = count_training_words(
-        options.data, options.val, added, [&](int64_t done, int64_t all) { progress.show("words", done, all); });
-    return make_tokenizer(
-        learn(words, trained_vocabulary_size(options.tokenizer), options.data, "--tokenizer bpe:", progress),
-        options.tokenizer, options.no_special_tokens);
+    const WordCounts words = count_training_words(options.data_names(), options.val_names(), added, progress.reader());
+    return make_tokenizer(learn(words, trained_vocabulary_size(options.tokenizer), options.data_names().text(),
+                                "--tokenizer bpe:", progress),
+                          options.tokenizer, options.no_special_tokens);
 }

@@ -95,22 +95,52 @@ bool parse_value(const OptionRow& row, const std::string& text, Words& value) { 
     throw InputError(label(row) + ": " + (text.empty() ? "no value" : "invalid value " + text) + "; " + values);
 }
 
-// Sets the option's member from its text on the command line, in the table or in a checkpoint.
-void assign(Options& options, const OptionRow& row, const std::string& text) {
-    const auto parse = [&](auto member) { return parse_value(row, text, options.*member); };
-    if (!std::visit(parse, row.member)) refuse_value(row, text);
+// Sets the option's member from its text, or several texts, on the command line, in the table or in a checkpoint.
+void assign(Options& options, const OptionRow& row, const Words& texts) {
+    if (const auto* several = std::get_if<Words Options::*>(&row.member)) (options.**several).clear();
+    for (const std::string& text : texts) {
+        const auto parse = [&](auto member) { return parse_value(row, text, options.*member); };
+        if (!std::visit(parse, row.member)) refuse_value(row, text);
+    }
 }
 
+void clear_text(Options& options, const OptionRow& row) {
+    if (const auto* several = std::get_if<Words Options::*>(&row.member))
+        (options.**several).clear();
+    else
+        (options.*std::get<std::string Options::*>(row.member)).clear();
+}
+
+// One of several texts is saved as one text is.
 Json value_of(const Options& options, const OptionRow& row) {
     if (const auto* path = std::get_if<std::string Options::*>(&row.member)) return json_of_path(options.**path);
+    if (const auto* several = std::get_if<Words Options::*>(&row.member)) {
+        const Words& texts = options.**several;
+        if (texts.size() < 2) return json_of_path(texts.empty() ? "" : texts[0]);
+        Json all = Json::array();
+        for (const std::string& text : texts) all.push_back(Json(json_of_path(text)));
+        return all;
+    }
     return std::visit([&](auto member) { return Json(options.*member); }, row.member);
 }
 
 // Words and paths as they are on the command line, numbers in their shortest form.
+Words texts_of(const OptionRow& row, const Json& value) {
+    if (value.is_string()) return {value.get<std::string>()};
+    const bool several = holds<Words>(row);
+    if (const auto path = path_of_json(value); path && (several || holds<std::string>(row))) return {*path};
+    Words texts;
+    if (several && value.is_array())
+        for (const Json& item : value)
+            if (const auto path = path_of_json(item)) texts.push_back(*path);
+    if (!texts.empty()) return texts;
+    return {value.is_number_float() ? to_text(value.get<double>()) : value.dump()};
+}
+
 std::string text_of(const OptionRow& row, const Json& value) {
-    if (value.is_string()) return value.get<std::string>();
-    if (const auto path = path_of_json(value); path && holds<std::string>(row)) return *path;
-    return value.is_number_float() ? to_text(value.get<double>()) : value.dump();
+    std::string all;
+    for (const std::string& text : texts_of(row, value)) all += (all.empty() ? "" : ", ") + text;
+    return all;
 }
 
 // The row's default for this model: one number of "tiny 16, others 4". "" if there is none.
@@ -238,7 +268,7 @@ void parse_words(Options& options, std::set<std::string>& given, const Words& wo
         refuse_if(values.size() > 1 && !holds<bool>(row) && !holds<Words>(row),
                   label(row) + ": given " + std::to_string(values.size()) + " times; give it once");
         if (values.empty()) return;
-        for (const std::string& value : values) assign(options, row, value);
+        assign(options, row, values);
         given.insert(row.name);
     });
     if (!parsed.rest.empty()) refuse_unknown(options, parsed.rest);
@@ -252,7 +282,7 @@ void Options::fill_defaults() {
     const auto unset = [&](const char* name) { return !given(name) && !saved_.contains(name); };
     each_row(command, on_gpu, [&](const OptionRow& row) {
         if (const std::string text = default_of(row, preset); unset(row.name) && !text.empty())
-            assign(*this, row, text);
+            assign(*this, row, {text});
     });
     const bool bytes = command == "tokenize" || (command == "train" && init.empty());
     if (unset("tokenizer")) tokenizer = bytes ? "byte" : "";  // the model's own
@@ -334,24 +364,24 @@ void Options::fill_from_json(const std::string& text) {
     const std::string where = "the checkpoint's options: ";
     refuse_if(!json.is_object(), where + "not a JSON object; resume from another checkpoint");
     if (!json.contains("shards")) json["shards"] = 1;  // saved by a version without them
+    if (!json.contains("documents")) json["documents"] = false;
     std::set<std::string> known;
     each_row(command, !on_gpu,
              [&](const OptionRow& row) { known.insert(row.name); });  // the other program's are ignored
     each_row(command, on_gpu, [&](const OptionRow& row) {
         if (row.traits & unsaved || !json.contains(row.name)) return;
         known.insert(row.name);
-        const std::string value = text_of(row, json[row.name]);
+        const Words values = texts_of(row, json[row.name]);
         if (given(row.name) || (row.traits & shape && given("model"))) {
-            const std::string mine = text_of(row, value_of(*this, row));
-            refuse_if(row.traits & fixed && mine != value,
-                      label(row) + ": " + mine + " differs from " + value + " in the run to resume; leave it out");
+            const std::string mine = text_of(row, value_of(*this, row)), before = text_of(row, json[row.name]);
+            refuse_if(row.traits & fixed && mine != before,
+                      label(row) + ": " + mine + " differs from " + before + " in the run to resume; leave it out");
             return;
         }
         saved_.insert(row.name);
-        if (row.traits & optional && value.empty())
-            return (this->*std::get<std::string Options::*>(row.member)).clear();
         try {
-            assign(*this, row, value);
+            if (row.traits & optional && values == Words{""}) return clear_text(*this, row);
+            assign(*this, row, values);
         } catch (const InputError& error) {
             throw InputError(where + error.what());
         }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpt2_tensors.h"
+#include "io/data/data_files.h"
 
 struct Options {
     std::string command;  // train, generate, eval, convert, tokenize, report or info
@@ -15,7 +16,10 @@ struct Options {
     int64_t ranks = 1;    // processes that train together
 
     // train; a path is "" if none is given
-    std::string data, val, tokenizer;  // tokenizer "": the one of the model that --init or --from names
+    std::vector<std::string> data, val;  // each a file, a directory of texts, or a glob
+    std::string field;                   // of JSON lines: the member that is the text
+    bool documents = false;              // no sequence crosses the border of a document
+    std::string tokenizer;               // "": the one of the model that --init or --from names
     bool no_special_tokens = false;
     std::string model, init;
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
@@ -61,6 +65,9 @@ struct Options {
     bool train_tokenizer = false;  // tokenize
     bool bf16 = false, verify = false;
     std::string type;  // of a GGUF file's matrices
+
+    DataNames data_names() const { return {data, field}; }
+    DataNames val_names() const { return {val, field}; }
 
     // Whether the option with this name ("lr", without dashes) was on the command line.
     bool given(const std::string& name) const { return given_.contains(name); }

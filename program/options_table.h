@@ -103,7 +103,8 @@ inline const std::vector<OptionRow> rows = {
     {"OUT", convert | argument, &O::out_path, "", "PATH",
      "what to write: NAME.bin is an llm.c model file, NAME.gguf one for llama.cpp, Ollama and LM Studio, any other "
      "name a new Hugging Face directory"},
-    {"TEXT", tokenize | argument, &O::in_path, "", "PATH", "the text file to read"},
+    {"TEXT", tokenize | argument, &O::in_path, "", "PATH",
+     "the text to read: .txt or .jsonl, plain, .gz or .zst, a directory of them, or a pattern in quotes"},
     {"OUT", tokenize | argument, &O::out_path, "", "PATH",
      "what to write, a new file: NAME.bin is a token shard, with --train NAME.json a Hugging Face tokenizer"},
     {"RUN...", report | argument, &O::runs, "", "DIR", "the directories of the runs, as --out named them"},
@@ -111,12 +112,18 @@ inline const std::vector<OptionRow> rows = {
     {"PATH", info | argument, &O::in_path, "", "PATH", "a run, checkpoint, model, token shard, tokenizer, log or text"},
     {"Data"},
     {"data", train, &O::data, "data/tinyshakespeare.txt", "PATH",
-     "training data: a text file, plain or .gz, or llm.c token shards: 'shards/*_train_*.bin', in quotes"},
+     "training data: a text (.txt) or JSON lines (.jsonl), plain, .gz or .zst, a directory of them, a pattern in "
+     "quotes "
+     "such as 'books/*.txt', or llm.c token shards: 'shards/*_train_*.bin'; may be given several times"},
     {"data", eval, &O::data, "", "PATH",
-     "data to evaluate on (required without --choices): a text file, or llm.c token shards: 'shards/*_val_*.bin', in "
-     "quotes"},
+     "data to evaluate on (required without --choices): a text (.txt) or JSON lines (.jsonl), plain, .gz or .zst, a "
+     "directory of them, a pattern in quotes, or llm.c token shards: 'shards/*_val_*.bin'; may be given several times"},
     {"val", train | optional, &O::val, "(the last tenth of --data)", "PATH",
-     "validation data, a text file or token shards"},
+     "validation data, as for --data; may be given several times"},
+    {"field", train | eval | tokenize, &O::field, "text", "NAME",
+     "JSON lines: the member of each object that is the text"},
+    {"documents", train | fixed, &O::documents, "", "",
+     "train on sequences that lie within one document, between end-of-text tokens; shorter documents are left out"},
     {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)", "byte|gpt2|bpe:N|none|FILE",
      "byte: every byte is a token; gpt2: GPT-2's BPE; bpe:N: a BPE of N tokens, learned from the training data, such "
      "as bpe:4096; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data "

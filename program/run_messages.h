@@ -13,7 +13,9 @@
 #include <omp.h>
 
 #include "program/device_model.h"
+#include "io/data/batch_sampler.h"
 #include "io/data/dataset.h"
+#include "io/file/error.h"
 #include "io/text/tokenizer.h"
 #include "device/platform.h"
 #include "device/update.h"
@@ -28,8 +30,8 @@ inline void print_run(const Options& options, const Model& model, int64_t train_
     std::printf("model: %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " channels, context %" PRId64
                 ", vocabulary %" PRId64 ": %.2f M parameters\n",
                 c.layers, c.heads, c.channels, c.context, c.vocab, static_cast<double>(model.table.size) / 1e6);
-    std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n", options.data.c_str(),
-                train_tokens, val_tokens);
+    std::printf("data: %s: %" PRId64 " tokens to train on, %" PRId64 " to validate\n",
+                options.data_names().text().c_str(), train_tokens, val_tokens);
     std::printf("training: %" PRId64 " steps of %" PRId64 " tokens, %s\n", options.steps, options.total_batch,
                 device_name(options).c_str());
     if (!checkpoint.empty()) std::printf("resuming after step %" PRId64 " from %s\n", step, checkpoint.c_str());
@@ -100,6 +102,23 @@ inline std::string schedule_change(const Options& before, const Options& now, in
 inline void print_special_tokens(const Dataset& data, const Tokenizer& tokenizer) {
     const std::string note = tokenizer.added().note(data.source, data.special);
     if (!note.empty()) std::printf("%s\n", note.c_str());
+}
+
+// The token that ends a document, for --documents. Throws InputError if the tokenizer has none.
+inline int32_t end_of_documents(const Tokenizer& tokenizer) {
+    if (tokenizer.end_of_text() < 0)
+        throw InputError("--documents: the tokenizer " + tokenizer.name() +
+                         " has no end-of-text token that tells documents apart; choose --tokenizer gpt2 or bpe:4096, "
+                         "or leave out --documents");
+    return tokenizer.end_of_text();
+}
+
+// Prints how much of the data --documents leaves.
+inline void print_documents(const BatchSampler::DocumentShare& share, int64_t seq) {
+    std::printf("documents: %" PRId64 " of %" PRId64 " hold a sequence of %" PRId64
+                " tokens, the others are left out; an epoch has %.1f %% of the tokens\n",
+                share.used, share.documents, seq,
+                100 * static_cast<double>(share.used_tokens) / static_cast<double>(share.tokens));
 }
 
 // A warning if --tokenizer is probably not the model's, or "". Vocabularies are often padded, as nanoGPT's 50304 and

@@ -16,7 +16,7 @@
 
 inline Report run_report(const Options& options, const Model& model, const Tokenizer& tokenizer,
                          const TrainerState& state, std::vector<LogEntry> log, std::vector<Sample> samples) {
-    Report page{.title = std::filesystem::path(options.out).filename().string() + " on " + options.data};
+    Report page{.title = std::filesystem::path(options.out).filename().string() + " on " + options.data_names().text()};
     page.loss_unit = tokenizer.name() == "byte" ? "nats per byte" : "nats per token";
     page.log = std::move(log);
     page.samples = std::move(samples);

@@ -23,6 +23,7 @@
 #include "program/generation.h"
 #include "program/learn_tokenizer.h"
 #include "program/stop_signals.h"
+#include "program/text_progress.h"
 #include "program/time_plan.h"
 #include "program/version.h"
 
@@ -60,7 +61,9 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         if (directory && !options.resume && seconds == 0) directory->write_options(options.to_json());
     });
     on_first_then_others(ranks, [&] {
-        data = open_datasets(options.data, options.val, *tokenizer, options.out + "/data", config.vocab);
+        TextProgress reading;
+        data = open_datasets(options.data_names(), options.val_names(), *tokenizer, options.out + "/data", config.vocab,
+                             reading.reader());
     });
     if (seconds > 0) on_all(ranks, [&] { plan_steps(config, policy); });
     on_all(ranks, [&] { open_data(config.vocab); });
@@ -99,7 +102,8 @@ void TrainingRun::open_data(int64_t vocab) {
     }
     const int64_t of_step = options.total_batch / (options.batch * options.seq), own = of_step / ranks.count();
     batches.emplace(data.train, options.batch, options.seq, static_cast<uint64_t>(options.seed),
-                    Turns{.first = ranks.rank() * own, .own = own, .all = of_step});
+                    Turns{.first = ranks.rank() * own, .own = own, .all = of_step},
+                    options.documents ? end_of_documents(*tokenizer) : -1);
     batches->seek(state.position);
     val.emplace(data.val, options.seq);
 }
@@ -144,7 +148,7 @@ void TrainingRun::compare_ranks() {
     const std::vector<int64_t> of_data = all_gather(ranks, state.data);
     on_all(ranks, [&] {
         if (state.data != of_data[0])
-            throw InputError(without_controls(options.data) +
+            throw InputError(without_controls(options.data_names().text()) +
                              ": the tokens on this machine are not those of rank 0; give every machine the same files");
     });
     const std::vector<std::string> builds =
@@ -159,6 +163,7 @@ bool TrainingRun::print_start() {
     print_run(options, *model, data.train.tokens(), data.val.tokens(), state.step, checkpoint);
     print_ranks(ranks);
     for (const Dataset* part : {&data.train, &data.val}) print_special_tokens(*part, *tokenizer);
+    if (options.documents) print_documents(batches->sampler().share(), options.seq);
     if (state.step > options.steps || (state.step == options.steps && !owes_evaluation() && !owes_sample())) {
         std::printf("all %" PRId64 " steps are done; pass a larger --steps to train longer\n", options.steps);
         return false;
@@ -347,7 +352,7 @@ void TrainingRun::check_data() {
     const int64_t before = std::exchange(state.data, fingerprint(data));
     const bool reported = data.train.remade || data.val.remade;
     if (before < 0 || before == state.data || reported || options.given("data") || options.given("val")) return;
-    warn(without_controls(options.data) +
+    warn(without_controls(options.data_names().text()) +
          ": the tokens, or their order, are not those that the run was trained on up to step " +
          std::to_string(state.step) + "; continuing with these");
 }

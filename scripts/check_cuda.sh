@@ -73,7 +73,7 @@ for name in "${names[@]}"; do
     check "$name: nothing in local memory" report "$out/$name.log"
     tail -n 1 "$log"
     check "$name links" "$nvcc" "$out/$name.o" "${objects[@]}" \
-        -lgtest_main -lgtest -lgomp -lpcre2-8 -lz -lcublasLt -o "$out/$name" || continue
+        -lgtest_main -lgtest -lgomp -lpcre2-8 -lz -lzstd -lcublasLt -o "$out/$name" || continue
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" timeout 600 "$out/$name"
     else

@@ -18,7 +18,8 @@ missing=$(
         nlohmann/json.hpp nlohmann-json3-dev json-devel nlohmann-json nlohmann-json
         pcre2.h libpcre2-dev pcre2-devel pcre2 pcre2
         editline/readline.h libedit-dev libedit-devel libedit libedit
-        zlib.h zlib1g-dev zlib-devel zlib zlib'
+        zlib.h zlib1g-dev zlib-devel zlib zlib
+        zstd.h libzstd-dev libzstd-devel zstd zstd'
     [ "$what" = run ] || headers+='
         gtest/gtest.h libgtest-dev gtest-devel gtest googletest'
     command -v make >/dev/null || echo make make make make

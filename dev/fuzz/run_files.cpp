@@ -78,6 +78,12 @@ std::vector<std::string> seeds_config() {
 // shard's header, which is zeros.
 constexpr size_t header_used = 12, header = 1024;
 
+CachedTokens cached_null(const Tokenizer& tokenizer) {
+    std::optional<Survey> surveyed;
+    return cached_tokens({.paths = {"/dev/null"}, .source = "/dev/null"}, surveyed, TextPart::all, tokenizer, "/proc",
+                         "train");
+}
+
 void run_cache(std::string_view input) {
     const auto files = split_files(input, 2);
     memory_files::put("/dev/null", "some text");
@@ -88,22 +94,22 @@ void run_cache(std::string_view input) {
         memory_files::put("/proc/train.bin", shard);
     }
     static const auto bytes = load_tokenizer("byte");
-    CacheNotes notes;
-    for (const std::string& path : cached_shards("/dev/null", TextPart::all, *bytes, "/proc", "train", notes)) {
+    const CachedTokens tokens = cached_null(*bytes);
+    for (const std::string& path : tokens.shards) {
         require(path.starts_with("/proc/train") && path.find("..") == std::string::npos, "shards lie in the cache");
         // Whatever record and shard contain, the result is a note about them and the text's own tokens.
         require(Shard(path).size() == 9, "the tokens are the text's");
         for (int i = 0; i < 9; i++) require(Shard(path).tokens()[i] == "some text"[i], "the tokens are the text's");
     }
-    for (const auto* lines : {&notes.remade, &notes.text})
+    require(tokens.separators == 0, "one text has no separators");
+    for (const auto* lines : {&tokens.remade, &tokens.text})
         for (const std::string& note : *lines) require_printable(note, false);
 }
 
 std::vector<std::string> seeds_cache() {
     memory_files::clear();
     memory_files::put("/dev/null", "some text");
-    CacheNotes notes;
-    cached_shards("/dev/null", TextPart::all, *load_tokenizer("byte"), "/proc", "train", notes);
+    cached_null(*load_tokenizer("byte"));
     const std::string record = nlohmann::json::parse(memory_files::get("/proc/train.json")).dump();  // the shorter
     std::string shard = memory_files::get("/proc/train.bin");
     shard.erase(header_used, header - header_used);
@@ -119,8 +125,14 @@ void run_text_file(std::string_view input) {
     memory_files::put("t.txt", input);
     static const auto bytes = load_tokenizer("byte");
     const TextFile file("t.txt");
-    for (const std::string& note : file.notes(*bytes)) require_printable(note, false);
-    require_printable(invalid_utf8_note(file.text()), false);
+    // In small pieces, whose borders are within characters, the notes are the same.
+    TextCheck whole, in_pieces;
+    whole.add(file.text());
+    for (size_t at = 0; at < file.text().size(); at += 3) in_pieces.add(file.text().substr(at, 3));
+    require(whole.notes("t.txt", *bytes) == in_pieces.notes("t.txt", *bytes), "notes do not depend on pieces");
+    require(whole.invalid_utf8_note() == in_pieces.invalid_utf8_note(), "notes do not depend on pieces");
+    for (const std::string& note : whole.notes("t.txt", *bytes)) require_printable(note, false);
+    require_printable(whole.invalid_utf8_note(), false);
 }
 
 std::vector<std::string> seeds_text_file() {

@@ -14,7 +14,7 @@ struct FuzzTarget {
 
 extern const FuzzTarget fuzz_json, fuzz_safetensors, fuzz_llmc_model, fuzz_llmc_state, fuzz_llmc_tokenizer, fuzz_shard,
     fuzz_text, fuzz_merges, fuzz_tokenizer_json, fuzz_vocab_json, fuzz_config_json, fuzz_trainer_state, fuzz_log,
-    fuzz_text_cache, fuzz_text_file, fuzz_choices, fuzz_checkpoint, fuzz_gguf, fuzz_info;
+    fuzz_text_cache, fuzz_text_file, fuzz_documents, fuzz_choices, fuzz_checkpoint, fuzz_gguf, fuzz_info;
 
 const std::vector<const FuzzTarget*>& fuzz_targets();
 

@@ -71,17 +71,37 @@ std::vector<Stream> join_short_shards(const std::vector<Shard>& shards, int64_t 
               "at least " + std::to_string(needed), remedy + (split ? "; or give --val" : ""));
 }
 
+// A document, with the end-of-text before it as its first input. It holds a block.
+struct Document {
+    uint32_t begin, predictions;
+};
+
+// Calls use(begin, predictions) for each document of a shard.
+template <class Use>
+void each_document(const Shard& shard, int32_t end_of_text, const Use& use) {
+    const uint16_t *tokens = shard.tokens(), *end = tokens + shard.size();
+    for (const uint16_t *begin = tokens, *next; end - begin > 1; begin = next) {
+        next = std::min(std::find(begin + 1, end, static_cast<uint16_t>(end_of_text)), end - 1);
+        use(begin - tokens, next - begin);
+    }
+}
+
 }  // namespace
 
 struct BatchSampler::State {
     std::vector<Stream> streams;  // each holds a block
+    // If blocks lie within documents: those of each stream, which then is one shard, and the blocks in them.
+    std::vector<std::vector<Document>> documents;
+    std::vector<int64_t> document_blocks;
+    DocumentShare share;
     int64_t batch, seq;
     uint64_t seed;
 
     int64_t position = 0, epoch = 0;
     std::vector<uint32_t> stream_order, block_order;
-    int64_t slot = 0;   // in stream_order: the current stream
-    int64_t drawn = 0;  // of block_order
+    std::vector<uint32_t> block_begins;  // of the current stream, if blocks lie within documents
+    int64_t slot = 0;                    // in stream_order: the current stream
+    int64_t drawn = 0;                   // of block_order
 
     // Where the blocks of a stream begin in an epoch: anywhere in the first `seq` tokens that leaves room for
     // a block.
@@ -90,6 +110,7 @@ struct BatchSampler::State {
         return static_cast<int64_t>(Random{seed, Purpose::block_shift, in_epoch}.below(choices, stream));
     }
     int64_t blocks(int64_t in_epoch, int64_t stream) const {
+        if (!documents.empty()) return document_blocks[stream];
         return (streams[stream].size() - 1 - shift(in_epoch, stream)) / seq;
     }
     int64_t epoch_blocks(int64_t in_epoch) const {
@@ -105,6 +126,40 @@ struct BatchSampler::State {
         slot = new_slot, drawn = 0;
         const uint64_t stream = stream_order[slot];
         shuffled(block_order, blocks(epoch, stream), {seed, Purpose::block_order, epoch}, stream << 32);
+        if (!documents.empty()) place_blocks(stream);
+    }
+    // The grid of each document begins anywhere that costs no block: what is left over is seen in other epochs.
+    void place_blocks(uint64_t stream) {
+        block_begins.clear();
+        const Random shifts{seed, Purpose::block_shift, epoch};
+        for (size_t d = 0; d < documents[stream].size(); d++) {
+            const auto [begin, predictions] = documents[stream][d];
+            const auto shift = static_cast<int64_t>(
+                shifts.below(static_cast<uint64_t>(predictions % seq + 1), stream << 32 | static_cast<uint64_t>(d)));
+            for (int64_t at = shift; at + seq <= predictions; at += seq)
+                block_begins.push_back(static_cast<uint32_t>(begin + at));
+        }
+    }
+    // Keeps the shards with documents that hold a block, each as a stream. Returns the longest document's predictions.
+    int64_t find_documents(const std::vector<Shard>& shards, int32_t end_of_text) {
+        int64_t longest = 0;
+        for (const Shard& shard : shards) {
+            std::vector<Document> found;
+            int64_t blocks = 0;
+            each_document(shard, end_of_text, [&](int64_t begin, int64_t predictions) {
+                longest = std::max(longest, predictions);
+                share.documents++, share.tokens += predictions;
+                if (predictions < seq) return;
+                found.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(predictions)});
+                blocks += predictions / seq;
+            });
+            share.used += std::ssize(found), share.used_tokens += blocks * seq;
+            if (blocks == 0) continue;
+            streams.emplace_back().add(shard);
+            documents.push_back(std::move(found));
+            document_blocks.push_back(blocks);
+        }
+        return longest;
     }
     // So that there always is a next block, and epoch() is its epoch.
     void move_on() {
@@ -115,15 +170,24 @@ struct BatchSampler::State {
     }
 };
 
-BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed)
+BatchSampler::BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed, int32_t end_of_text)
     : state_(std::make_shared<State>()) {
     State& s = *state_;
     s.batch = batch, s.seq = seq, s.seed = seed;
-    s.streams = join_short_shards(dataset.shards, seq + 1);
-    if (s.streams.empty() || s.streams[0].size() < seq + 1)
-        too_small(
-            dataset, std::to_string(dataset.tokens()), seq + 1,
-            "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) + " tokens and one more)");
+    if (end_of_text >= 0) {
+        const int64_t longest = s.find_documents(dataset.shards, end_of_text);
+        if (s.streams.empty())
+            throw InputError(without_controls(dataset.source) + ": --documents: none of its " +
+                             std::to_string(s.share.documents) + " documents holds a sequence of --seq " +
+                             std::to_string(seq) + "; the longest has " + std::to_string(longest) +
+                             " tokens: give --seq " + std::to_string(longest) + " at most, or leave out --documents");
+    } else {
+        s.streams = join_short_shards(dataset.shards, seq + 1);
+        if (s.streams.empty() || s.streams[0].size() < seq + 1)
+            too_small(
+                dataset, std::to_string(dataset.tokens()), seq + 1,
+                "use more text or a smaller --seq (a block is --seq " + std::to_string(seq) + " tokens and one more)");
+    }
     seek(0);
 }
 
@@ -131,7 +195,8 @@ void BatchSampler::next(int32_t* x, int32_t* y) {
     State& s = *state_;
     for (int64_t row = 0; row < s.batch; row++) {
         const int64_t stream = s.stream_order[s.slot];
-        const int64_t begin = s.shift(s.epoch, stream) + s.seq * s.block_order[s.drawn];
+        const int64_t block = s.block_order[s.drawn],
+                      begin = s.documents.empty() ? s.shift(s.epoch, stream) + s.seq * block : s.block_begins[block];
         s.streams[stream].row(begin, s.seq, x + row * s.seq, y + row * s.seq);
         s.drawn++, s.position++;
         s.move_on();
@@ -149,6 +214,7 @@ void BatchSampler::skip(int64_t blocks) {
 
 int64_t BatchSampler::position() const { return state_->position; }
 int64_t BatchSampler::epoch() const { return state_->epoch; }
+const BatchSampler::DocumentShare& BatchSampler::share() const { return state_->share; }
 
 void BatchSampler::seek(int64_t position) {
     State& s = *state_;

@@ -14,14 +14,23 @@ class BatchSampler {
 public:
     // Saved in checkpoints. A change of the order of blocks needs a new version. Version 1 was that of mt19937_64.
     static constexpr int64_t order_version = 2;
-    // Throws InputError if the dataset holds no block, which is seq + 1 tokens.
-    BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed);
+    // Throws InputError if the dataset holds no block, which is seq + 1 tokens. With an `end_of_text`, each block lies
+    // within one document: from the end-of-text before it, which may be the first input, to its own, which may be the
+    // last target. Each document is then a grid of its own, and documents shorter than a block are left out.
+    BatchSampler(const Dataset& dataset, int64_t batch, int64_t seq, uint64_t seed, int32_t end_of_text = -1);
     // x (B,T), y (B,T): y is x shifted by one token. Blocks fill rows in the order of drawing.
     void next(int32_t* x, int32_t* y);
     void skip(int64_t blocks);    // as next() does, without reading them
     int64_t position() const;     // blocks drawn since the start of training; what a checkpoint saves
     void seek(int64_t position);  // exact, in O(epochs * shards + blocks)
     int64_t epoch() const;        // of the next block
+
+    // How much of the dataset the blocks of an epoch hold, if they lie within documents.
+    struct DocumentShare {
+        int64_t documents = 0, used = 0;  // used: those that hold a block
+        int64_t tokens = 0, used_tokens = 0;
+    };
+    const DocumentShare& share() const;
 
 private:
     struct State;

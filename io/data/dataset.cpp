@@ -1,10 +1,8 @@
 #include "io/data/dataset.h"
 
-#include <glob.h>
-
 #include <algorithm>
 #include <array>
-#include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "io/file/checksum.h"
@@ -12,7 +10,6 @@
 #include "io/text/file_kind.h"
 #include "io/file/json.h"
 #include "io/data/text_cache.h"
-#include "io/text/text_file.h"
 
 namespace {
 
@@ -20,31 +17,6 @@ constexpr int32_t shard_magic = 20240520, shard_version = 1;
 constexpr int64_t header_words = 256, header_bytes = header_words * 4;
 
 std::string in_parentheses(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
-
-bool is_shard_name(const std::string& name) { return name.ends_with(".bin"); }
-
-// The files that a --data or --val names, sorted. The name of an existing file is never read as a glob.
-std::vector<std::string> expand(const std::string& data) {
-    std::error_code ignored;
-    if (data.find_first_of("*?[") == std::string::npos || std::filesystem::exists(data, ignored)) return {data};
-    glob_t found{};
-    std::vector<std::string> paths;
-    if (glob(data.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-    globfree(&found);
-    std::sort(paths.begin(), paths.end());
-    if (paths.empty())
-        throw InputError(data + ": no file matches this pattern; check the path, and put the pattern in quotes");
-    const int64_t shards = std::count_if(paths.begin(), paths.end(), is_shard_name);
-    if (shards != 0 && shards != std::ssize(paths))
-        throw InputError(data + ": this pattern matches " + std::to_string(paths.size()) + " files, of which " +
-                         std::to_string(shards) +
-                         " end in .bin; narrow it to token shards (.bin) alone, or to one text file");
-    if (shards == 0 && paths.size() > 1)
-        throw InputError(data + ": this pattern matches " + std::to_string(paths.size()) +
-                         " text files, but only one can be read; join them (cat … > all.txt), or tokenize them into "
-                         "shards (.bin)");
-    return paths;
-}
 
 Dataset open_shards(const std::vector<std::string>& paths, const std::string& source) {
     Dataset dataset{.shards = {}, .source = source};
@@ -134,18 +106,26 @@ void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& toke
     }
 }
 
-Dataset open_part(const std::vector<std::string>& paths, TextPart part, const Tokenizer& tokenizer,
-                  const std::string& cache_directory, const std::string& name, int64_t vocab) {
-    if (is_shard_name(paths[0])) return open_given_shards(paths, paths[0], tokenizer, vocab);
-    CacheNotes notes;
-    Dataset dataset = open_shards(cached_shards(paths[0], part, tokenizer, cache_directory, name, notes), paths[0]);
-    dataset.remade = !notes.remade.empty();
-    dataset.notes = std::move(notes.remade);
-    dataset.notes.insert(dataset.notes.end(), notes.text.begin(), notes.text.end());
+// Opens the files of one name. `surveyed` is the survey of a text, which its parts share.
+Dataset open_part(const DataFiles& found, std::optional<Survey>& surveyed, TextPart part, const Tokenizer& tokenizer,
+                  const std::string& cache_directory, const std::string& name, int64_t vocab,
+                  const ReadProgress& progress) {
+    const Texts& texts = found.files;
+    if (found.shards) return open_given_shards(texts.paths, texts.paths[0], tokenizer, vocab);
+    CachedTokens tokens = cached_tokens(texts, surveyed, part, tokenizer, cache_directory, name, progress);
+    Dataset dataset = open_shards(tokens.shards, texts.source);
+    dataset.remade = !tokens.remade.empty();
+    dataset.notes = std::move(tokens.remade);
+    if (part != TextPart::last_tenth) tokens.text.insert(tokens.text.end(), found.notes.begin(), found.notes.end());
+    dataset.notes.insert(dataset.notes.end(), tokens.text.begin(), tokens.text.end());
     check_text_ids(dataset, part, tokenizer, vocab);
     for (const Shard& shard : dataset.shards)
         for (const auto& [id, count] : tokenizer.added().count_special(shard.tokens(), shard.size()))
             dataset.special[id] += count;
+    dataset.separators = tokens.separators;
+    if (const auto end = dataset.special.find(tokenizer.end_of_text());
+        end != dataset.special.end() && (end->second -= tokens.separators) <= 0)
+        dataset.special.erase(end);
     return dataset;
 }
 
@@ -248,26 +228,28 @@ WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& to
     return file.commit();
 }
 
-Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
-                       const std::string& cache_directory, int64_t vocab) {
-    const std::vector<std::string> paths = expand(data);
+Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokenizer& tokenizer,
+                       const std::string& cache_directory, int64_t vocab, const ReadProgress& progress) {
+    const DataFiles files = find_files(data);
     const int64_t ids = ids_of(tokenizer, vocab);
-    const auto open = [&](const std::vector<std::string>& files, TextPart part, const char* name) {
-        return open_part(files, part, tokenizer, cache_directory, name, ids);
+    std::optional<Survey> surveyed;
+    const auto open = [&](const DataFiles& found, std::optional<Survey>& of_found, TextPart part, const char* name) {
+        return open_part(found, of_found, part, tokenizer, cache_directory, name, ids, progress);
     };
     Datasets out;
     if (!val.empty()) {
-        out.train = open(paths, TextPart::all, "train");
-        out.val = open(expand(val), TextPart::all, "val");
-    } else if (is_shard_name(paths[0])) {
-        out = split_shards(open_given_shards(paths, data, tokenizer, ids));
+        std::optional<Survey> of_val;
+        out.train = open(files, surveyed, TextPart::all, "train");
+        out.val = open(find_files(val), of_val, TextPart::all, "val");
+    } else if (files.shards) {
+        out = split_shards(open_given_shards(files.files.paths, data.text(), tokenizer, ids));
     } else {
-        out.train = open(paths, TextPart::first_nine_tenths, "train");
-        out.val = open(paths, TextPart::last_tenth, "val");
+        out.train = open(files, surveyed, TextPart::first_nine_tenths, "train");
+        out.val = open(files, surveyed, TextPart::last_tenth, "val");
         for (const auto& [id, count] : std::exchange(out.val.special, {})) out.train.special[id] += count;
     }
-    out.train.source = data;
-    out.val.source = val.empty() ? data + " (held-out part)" : val;
+    out.train.source = data.text();
+    out.val.source = val.empty() ? data.text() + " (held-out part)" : val.text();
     if (val.empty())
         out.train.held_out = out.val.held_out = "the last " + std::to_string(out.val.tokens()) + " of " +
                                                 std::to_string(out.train.tokens() + out.val.tokens()) +
@@ -275,18 +257,11 @@ Datasets open_datasets(const std::string& data, const std::string& val, const To
     return out;
 }
 
-WordCounts count_training_words(const std::string& data, const std::string& val, const AddedTokens& added,
-                                const std::function<void(int64_t, int64_t)>& progress) {
-    const std::string path = expand(data)[0];
-    if (is_shard_name(path))
-        throw InputError(data +
-                         ": these are token ids, and a tokenizer is learned from text; give a text, or the --tokenizer "
-                         "that made them");
-    const TextFile file(path);
-    WordCounts words;
-    words.add_text(part_of_text(file.text(), val.empty() ? TextPart::first_nine_tenths : TextPart::all, added), added,
-                   progress);
-    return words;
+WordCounts count_training_words(const DataNames& data, const DataNames& val, const AddedTokens& added,
+                                const ReadProgress& progress) {
+    const Texts texts = find_texts(data);
+    if (!val.empty()) return count_words(texts, {}, TextPart::all, added, progress);
+    return count_words(texts, survey(texts, *load_tokenizer("byte"), progress), TextPart::first_nine_tenths, added, progress);
 }
 
 uint32_t fingerprint(const Datasets& datasets) {
@@ -304,9 +279,11 @@ uint32_t fingerprint(const Datasets& datasets) {
     return checksum(sums.data(), 4 * std::ssize(sums));
 }
 
-Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
-                     int64_t vocab) {
-    Dataset out = open_part(expand(data), TextPart::all, tokenizer, cache_directory, "data", ids_of(tokenizer, vocab));
-    out.source = data;
+Dataset open_dataset(const DataNames& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab, const ReadProgress& progress) {
+    std::optional<Survey> surveyed;
+    Dataset out = open_part(find_files(data), surveyed, TextPart::all, tokenizer, cache_directory, "data",
+                            ids_of(tokenizer, vocab), progress);
+    out.source = data.text();
     return out;
 }

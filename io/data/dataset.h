@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "io/data/data_files.h"
 #include "io/file/file.h"
 #include "io/text/tokenizer.h"
 #include "io/text/word_counts.h"
@@ -39,6 +39,7 @@ struct Dataset {
     bool remade = false;               // whether the notes say that a text was tokenized again
     std::string held_out{};            // of a split, for messages: how much is held out for validation, and why
     AddedTokens::Counts special{};     // the special tokens of a text, including those of a held-out part
+    int64_t separators = 0;            // end-of-text tokens behind documents, which are not counted in `special`
     int64_t tokens() const;
 };
 
@@ -46,28 +47,27 @@ struct Datasets {
     Dataset train, val;
 };
 
-// Opens --data and --val. A name that ends in .bin, or a glob that matches such names, means shards: llm.c's, or
-// nanoGPT's files of ids without a header. Anything else is a text file, tokenized with `tokenizer` into
-// `cache_directory` (once: reused while text, tokenizer and shards are unchanged). Without `val`, a text is split 90/10
-// at a byte offset moved to a character boundary; of shards, the last one (if there are several) or the last tenth of
-// the only one is held out.
-// Every id is checked against `vocab`, the number of ids of the model (0: of the tokenizer), before this returns, so
-// that training cannot fail on one hours later. Throws InputError.
-Datasets open_datasets(const std::string& data, const std::string& val, const Tokenizer& tokenizer,
-                       const std::string& cache_directory, int64_t vocab = 0);
+// Opens --data and --val. Names that end in .bin mean shards: llm.c's, or nanoGPT's files of ids without a header.
+// Anything else is text, tokenized with `tokenizer` into `cache_directory` (once: reused while texts, tokenizer and
+// shards are unchanged). Without `val`, texts are split 90/10 at a byte offset moved to a character boundary; of
+// shards, the last one (if there are several) or the last tenth of the only one is held out. Every id is checked
+// against `vocab`, the number of ids of the model (0: of the tokenizer), before this returns, so that training cannot
+// fail on one hours later. Throws InputError.
+Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokenizer& tokenizer,
+                       const std::string& cache_directory, int64_t vocab = 0, const ReadProgress& progress = {});
 
 // Counts the words of the text that open_datasets() gives for training, for a new tokenizer with these added tokens.
-// Calls progress(bytes, all) now and then. Throws InputError if `data` names token shards.
-WordCounts count_training_words(const std::string& data, const std::string& val, const AddedTokens& added,
-                                const std::function<void(int64_t, int64_t)>& progress = {});
+// Throws InputError if `data` names token shards.
+WordCounts count_training_words(const DataNames& data, const DataNames& val, const AddedTokens& added,
+                                const ReadProgress& progress = {});
 
 // A fingerprint that changes if shards are removed, replaced or reordered. It covers only the size, the beginning and
 // the end of each shard.
 uint32_t fingerprint(const Datasets& datasets);
 
 // Opens one stream for `eval`, without a split.
-Dataset open_dataset(const std::string& data, const Tokenizer& tokenizer, const std::string& cache_directory,
-                     int64_t vocab = 0);
+Dataset open_dataset(const DataNames& data, const Tokenizer& tokenizer, const std::string& cache_directory,
+                     int64_t vocab = 0, const ReadProgress& progress = {});
 
 // Whether a file is read as token ids without a header.
 bool is_headerless(const MappedFile& file);

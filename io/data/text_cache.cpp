@@ -10,14 +10,13 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <span>
 
 #include "io/file/checksum.h"
 #include "io/data/dataset.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
-#include "io/text/safe_cut.h"
-#include "io/text/text_file.h"
 #include "device/platform.h"
 
 namespace fs = std::filesystem;
@@ -25,32 +24,25 @@ using nlohmann::json;
 
 namespace {
 
-// Encodes pieces of the text on all threads, a few at a time, and hands their tokens over in order.
+// Encodes pieces of text on all threads, and hands their tokens over in order.
 template <class Take>
-void encode_in_pieces(std::string_view text, const Tokenizer& tokenizer, int64_t chunk_bytes, Take take) {
-    const int64_t group = 2 * omp_get_max_threads(), size = std::ssize(text);
-    for (int64_t begin = 0; begin < size;) {
-        std::vector<std::string_view> chunks;
-        while (begin < size && std::ssize(chunks) < group) {
-            const int64_t end = safe_cut(text, begin, chunk_bytes, tokenizer.added());
-            chunks.push_back(text.substr(begin, end - begin));
-            begin = end;
-        }
-        std::vector<std::vector<int32_t>> ids(chunks.size());
-        std::exception_ptr error;
+void encode_pieces(std::span<const TextPiece> pieces, const Tokenizer& tokenizer, Take take) {
+    std::vector<std::vector<int32_t>> ids(pieces.size());
+    std::exception_ptr error;
 #pragma omp parallel for schedule(dynamic)
-        for (size_t i = 0; i < chunks.size(); i++) {
-            try {
-                ids[i] = tokenizer.encode(chunks[i]);
-            } catch (...) {  // an exception must not leave a parallel region
+    for (size_t i = 0; i < pieces.size(); i++) {
+        try {
+            ids[i] = tokenizer.encode(pieces[i].text);
+        } catch (...) {  // an exception must not leave a parallel region
 #pragma omp critical
-                error = std::current_exception();
-            }
+            error = std::current_exception();
         }
-        if (error) std::rethrow_exception(error);
-        for (const auto& piece : ids) take(piece);
     }
+    if (error) std::rethrow_exception(error);
+    for (size_t i = 0; i < pieces.size(); i++) take(ids[i], pieces[i].ends);
 }
+
+int64_t group_bytes(const TokenizeLimits& limits) { return 2 * omp_get_max_threads() * limits.chunk_bytes; }
 
 void check_vocabulary(const Tokenizer& tokenizer) {
     if (tokenizer.vocab() > UINT16_MAX + 1)
@@ -99,13 +91,6 @@ private:
     bool finished_ = false;
 };
 
-// The last place at or before `at` where a UTF-8 character begins.
-size_t begin_of_character(std::string_view text, size_t at) {
-    size_t begin = at;
-    while (begin > 0 && at - begin < 3 && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) begin--;
-    return begin;
-}
-
 // Tells apart tokenizers of the same size, by their tokens and by what they recognize in a text. Their names would not
 // do: one that was learned, or read from a file, is read from a checkpoint when the run is resumed. Earlier versions
 // recorded a name and a 64-bit hash; a text whose record has these is tokenized again.
@@ -131,17 +116,42 @@ constexpr const char* record_format = "train_gpt2 token cache, version 2";
 constexpr const char* damaged = "the file is damaged";
 constexpr const char* damaged_record = "the record of the cached tokens is damaged";
 
-json describe(const std::string& text_path, TextPart part, const Tokenizer& tokenizer) {
-    struct stat info {};
-    if (stat(text_path.c_str(), &info) != 0) system_error(text_path, "open", errno, "check the path");
+std::string full_path(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
+
+// One file is described by its name, size and time. Of several there may be too many for a record: it has their number,
+// size and newest time, and a checksum of the list.
+json describe_files(const Texts& texts) {
+    int64_t size = 0, newest = 0;
+    std::string list;
+    for (const std::string& path : texts.paths) {
+        struct stat info {};
+        if (stat(path.c_str(), &info) != 0) system_error(path, "open", errno, "check the path");
+        const int64_t time = platform::modified_nanoseconds(info);
+        newest = list.empty() ? time : std::max(newest, time);
+        size += info.st_size;
+        list += full_path(path) + '\0' + std::to_string(info.st_size) + ' ' + std::to_string(time) + '\n';
+    }
+    json files = {{"size", size}, {"mtime_ns", newest}};
+    if (texts.paths.size() == 1) {
+        files["source"] = json_of_path(full_path(texts.paths[0]));
+    } else {
+        files["source"] = json_of_path(texts.source);
+        files["files"] = texts.paths.size();
+        files["list_crc32"] = checksum(list);
+    }
+    return files;
+}
+
+json describe(const Texts& texts, TextPart part, const Tokenizer& tokenizer) {
     const char* parts[] = {"all", "first nine tenths", "last tenth"};
-    return {{"format", record_format},
-            {"source", json_of_path(fs::absolute(text_path).lexically_normal().string())},
-            {"size", info.st_size},
-            {"mtime_ns", platform::modified_nanoseconds(info)},
-            {"part", parts[static_cast<int>(part)]},
-            {"vocab", tokenizer.vocab()},
-            {"tokenizer_hash", fingerprint(tokenizer)}};
+    json record = describe_files(texts);
+    record["format"] = record_format;
+    record["part"] = parts[static_cast<int>(part)];
+    record["vocab"] = tokenizer.vocab();
+    record["tokenizer_hash"] = fingerprint(tokenizer);
+    if (texts.separated()) record["end_of_text"] = tokenizer.end_of_text();
+    if (std::ranges::any_of(texts.paths, is_json_lines)) record["field"] = json_of_path(texts.field);
+    return record;
 }
 
 std::string dump(const json& record) { return record.dump(2) + "\n"; }
@@ -200,7 +210,9 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
     if (!record.is_object() || !record.contains("shards")) return {};
     const json shards = record["shards"];
     record.erase("shards");
-    if (record != wanted) return {};
+    const json separators = record.value("separators", json());
+    record.erase("separators");
+    if (record != wanted || separators.is_number_unsigned() != wanted.contains("end_of_text")) return {};
     std::vector<std::string> paths;
     try {
         for (const json& shard : shards) paths.push_back(checked_shard(directory, shard));
@@ -215,9 +227,9 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
 
 // Whether the same file, tokenized in the same way, gave different tokens.
 bool is_of_changed_text(const json& old, const json& made) {
-    const auto differ = [&](const char* key) { return old.value(key, json()) != made[key]; };
-    if (!old.is_object() || (!differ("size") && !differ("mtime_ns"))) return false;
-    for (const char* key : {"format", "source", "part", "vocab", "tokenizer_hash"})
+    const auto differ = [&](const char* key) { return old.value(key, json()) != made.value(key, json()); };
+    if (!old.is_object() || (!differ("size") && !differ("mtime_ns") && !differ("list_crc32"))) return false;
+    for (const char* key : {"format", "source", "part", "vocab", "tokenizer_hash", "end_of_text", "field"})
         if (differ(key)) return false;
     return old.contains("shards") && differ("shards");
 }
@@ -237,53 +249,96 @@ void make_room(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-// The cut between training and validation is nanoGPT's 90 %, moved back to the beginning of a UTF-8 character, and
-// before a special token that it would split.
-std::string_view part_of_text(std::string_view text, TextPart part, const AddedTokens& added) {
-    if (part == TextPart::all) return text;
-    size_t cut = begin_of_character(text, static_cast<size_t>(0.9 * static_cast<double>(text.size())));
-    while (cut > 0 && added.reaches_across(text, cut)) cut = begin_of_character(text, cut - 1);
-    return part == TextPart::first_nine_tenths ? text.substr(0, cut) : text.substr(cut);
-}
-
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits) {
     check_vocabulary(tokenizer);
     ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
-    encode_in_pieces(text, tokenizer, limits.chunk_bytes, [&](const auto& ids) { writer.append(ids); });
+    TextGroups groups(tokenizer.added(), limits.chunk_bytes, group_bytes(limits), [&](const auto& pieces) {
+        encode_pieces(pieces, tokenizer, [&](const auto& ids, bool) { writer.append(ids); });
+    });
+    groups.add(text, true);
+    groups.finish();
     return writer.finish();
 }
 
-std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name, CacheNotes& notes) {
-    require_text(tokenizer, text_path, "pass --tokenizer byte|gpt2|FILE, or token shards (NAME.bin)");
+TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, const Tokenizer& tokenizer,
+                                  const std::string& path, const TokenizeLimits& limits, TextPart part,
+                                  const ReadProgress& progress) {
     check_vocabulary(tokenizer);
-    json record = describe(text_path, part, tokenizer);
-    const std::string record_path = directory + "/" + name + ".json";
-    const json old = read_record(record_path, notes.remade);
-    if (auto paths = reusable(old, record, directory, notes.remade); !paths.empty()) return paths;
+    const bool has_end = tokenizer.end_of_text() >= 0, separated = texts.separated();
+    const std::vector<int32_t> separator = has_end ? std::vector{tokenizer.end_of_text()} : tokenizer.encode("\n");
+    ShardWriter writer(path, limits.shard_tokens, surveyed.bytes);
+    TokenizedTexts result;
+    TextGroups groups(
+        tokenizer.added(), limits.chunk_bytes, group_bytes(limits),
+        [&](const auto& pieces) {
+            encode_pieces(pieces, tokenizer, [&](const auto& ids, bool ends) {
+                writer.append(ids);
+                if (!ends || !separated) return;
+                writer.append(separator);
+                result.separators += has_end;
+            });
+        },
+        part, surveyed.bytes);
+    read_documents(
+        texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "tokenizing", progress);
+    groups.finish();
+    result.shards = writer.finish();
+    return result;
+}
 
-    const TextFile file(text_path);
+WordCounts count_words(const Texts& texts, const Survey& surveyed, TextPart part, const AddedTokens& added,
+                       const ReadProgress& progress) {
+    WordCounts words;
+    // Large groups, because the counts of the threads are added up after each.
+    TextGroups groups(
+        added, 1 << 20, 64 << 20, [&](const auto& pieces) { words.add_pieces(pieces, added); }, part, surveyed.bytes);
+    read_documents(
+        texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "words", progress);
+    groups.finish();
+    return words;
+}
+
+CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, TextPart part,
+                           const Tokenizer& tokenizer, const std::string& directory, const std::string& name,
+                           const ReadProgress& progress) {
+    require_text(tokenizer, texts.source, "pass --tokenizer byte|gpt2|FILE, or token shards (NAME.bin)");
+    check_vocabulary(tokenizer);
+    json record = describe(texts, part, tokenizer);
+    const std::string record_path = directory + "/" + name + ".json";
+    CachedTokens tokens;
+    const json old = read_record(record_path, tokens.remade);
+    tokens.shards = reusable(old, record, directory, tokens.remade);
+    if (!tokens.shards.empty()) {
+        tokens.separators = old.value("separators", int64_t{0});
+        return tokens;
+    }
+    if (!surveyed) surveyed = survey(texts, tokenizer, progress);
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) throw InputError(directory + ": mkdir failed: " + error.message() + "; choose another --out");
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // if the program is killed now, the next run knows these shards
-    const std::string_view text = part_of_text(file.text(), part, tokenizer.added());
-    if (part != TextPart::last_tenth) notes.text = file.notes(tokenizer);  // once for both parts
-    if (text.size() > 64 << 20)
-        std::fprintf(stderr, "tokenizing %zu MB of %s, once\n", text.size() / 1'000'000, text_path.c_str());
-    std::vector<std::string> paths;
+    if (part != TextPart::last_tenth) tokens.text = surveyed->notes;  // once for both parts
+    const int64_t bytes =
+        part == TextPart::all ? surveyed->bytes : (part == TextPart::last_tenth ? 1 : 9) * (surveyed->bytes / 10);
+    if (bytes > 64 << 20)
+        std::fprintf(stderr, "tokenizing %lld MB of %s, once\n", static_cast<long long>(bytes / 1'000'000),
+                     without_controls(texts.source).c_str());
+    const TokenizedTexts made =
+        tokenize_to_shards(texts, *surveyed, tokenizer, directory + "/" + name + ".bin", {}, part, progress);
+    tokens.separators = made.separators;
+    if (texts.separated()) record["separators"] = made.separators;
     record["shards"] = json::array();
-    for (const WrittenFile& shard : tokenize_to_shards(text, tokenizer, directory + "/" + name + ".bin")) {
+    for (const WrittenFile& shard : made.shards) {
         record["shards"].push_back(describe_shard(shard));
-        paths.push_back(shard.path);
+        tokens.shards.push_back(shard.path);
     }
     write_file_atomically(record_path, dump(record));
     if (is_of_changed_text(old, record))
-        notes.remade.push_back(without_controls(text_path + ": another text than " + directory + "/" + name +
-                                                ".bin was made from: tokenized again"));
-    return paths;
+        tokens.remade.push_back(without_controls(texts.source + ": another text than " + directory + "/" + name +
+                                                 ".bin was made from: tokenized again"));
+    return tokens;
 }
 
 std::vector<FileCheck> check_token_cache(const std::string& directory) {

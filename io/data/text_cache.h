@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/file/checksum.h"
+#include "io/text/documents.h"
+#include "io/text/text_groups.h"
 #include "io/text/tokenizer.h"
+#include "io/text/word_counts.h"
 
 struct TokenizeLimits {
     int64_t chunk_bytes = 1 << 20;       // of text per thread at a time
@@ -21,20 +25,33 @@ struct TokenizeLimits {
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits = {});
 
-// The part of a text file, by its bytes, that is wanted as tokens.
-enum class TextPart { all, first_nine_tenths, last_tenth };
-std::string_view part_of_text(std::string_view text, TextPart part, const AddedTokens& added);
-
-// Messages for the user, one line each.
-struct CacheNotes {
-    std::vector<std::string> remade;  // the cached tokens were damaged, or the text has changed since
-    std::vector<std::string> text;    // doubts about the text itself (TextFile::notes)
+struct TokenizedTexts {
+    std::vector<WrittenFile> shards;
+    int64_t separators = 0;  // documents, if end-of-text follows each
 };
-// Returns the shards of a part of a text file: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording
-// source, size, time, tokenizer and part, and the shards' checksums. The text is tokenized unless the record and the
-// shards match. Throws InputError.
-std::vector<std::string> cached_shards(const std::string& text_path, TextPart part, const Tokenizer& tokenizer,
-                                       const std::string& directory, const std::string& name, CacheNotes& notes);
+// The same for texts, of which `surveyed` is the survey. What follows a document of several is the tokenizer's
+// end-of-text or, if it has none, a line break.
+TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, const Tokenizer& tokenizer,
+                                  const std::string& path, const TokenizeLimits& limits = {},
+                                  TextPart part = TextPart::all, const ReadProgress& progress = {});
+
+// The distinct words of a part of texts, for a new tokenizer with these added tokens.
+WordCounts count_words(const Texts& texts, const Survey& surveyed, TextPart part, const AddedTokens& added,
+                       const ReadProgress& progress = {});
+
+// The cached tokens of a part of texts.
+struct CachedTokens {
+    std::vector<std::string> shards;
+    int64_t separators = 0;             // as in TokenizedTexts
+    std::vector<std::string> remade{};  // notes: the cached tokens were damaged, or the text has changed since
+    std::vector<std::string> text{};    // notes: doubts about the text itself (Survey)
+};
+// Returns the shards: DIRECTORY/NAME.bin (or NAME_000000.bin, …), with NAME.json recording sources, sizes, times,
+// tokenizer and part, and the shards' checksums. The text is tokenized unless the record and the shards match.
+// `surveyed` is the texts' survey, which is made if it is needed first here. Throws InputError.
+CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, TextPart part,
+                           const Tokenizer& tokenizer, const std::string& directory, const std::string& name,
+                           const ReadProgress& progress = {});
 
 // Checks each record in a directory, and compares each of its shards with its checksum, for `info --verify`. Records
 // of earlier versions, which had no checksums, are left out.

@@ -7,7 +7,6 @@
 
 #include "io/file/utf8.h"
 #include "io/text/pre_tokenizer.h"
-#include "io/text/safe_cut.h"
 
 WordCounts::WordCounts() : slots_(1024) {}
 
@@ -39,18 +38,10 @@ void WordCounts::grow() {
     }
 }
 
-void WordCounts::add_text(std::string_view text, const AddedTokens& added,
-                          const std::function<void(int64_t, int64_t)>& progress) {
-    std::vector<std::string_view> pieces;
-    for (int64_t begin = 0; begin < std::ssize(text);) {
-        const int64_t end = safe_cut(text, begin, 1 << 20, added);
-        pieces.push_back(text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
-        begin = end;
-    }
+void WordCounts::add_pieces(std::span<const TextPiece> pieces, const AddedTokens& added) {
     const PreTokenizer pre_tokenizer;
     std::vector<WordCounts> of_threads(static_cast<size_t>(omp_get_max_threads()));
     std::exception_ptr error;
-    int64_t done = 0;
 #pragma omp parallel
     {
         WordCounts& own = of_threads[static_cast<size_t>(omp_get_thread_num())];
@@ -58,7 +49,7 @@ void WordCounts::add_text(std::string_view text, const AddedTokens& added,
 #pragma omp for schedule(dynamic) nowait
         for (size_t i = 0; i < pieces.size(); ++i) {
             try {
-                std::string_view piece = pieces[i];
+                std::string_view piece = pieces[i].text;
                 if (find_invalid_utf8(piece) < piece.size()) piece = replaced = replace_invalid_utf8(piece);
                 added.split(
                     piece,
@@ -66,8 +57,6 @@ void WordCounts::add_text(std::string_view text, const AddedTokens& added,
                         pre_tokenizer.split(part, [&](std::string_view word) { own.add(word); });
                     },
                     [](int32_t) {});
-#pragma omp critical
-                if (done += std::ssize(pieces[i]); progress) progress(done, std::ssize(text));
             } catch (...) {  // an exception must not leave a parallel region
 #pragma omp critical
                 error = std::current_exception();

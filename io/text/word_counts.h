@@ -2,22 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/text/added_tokens.h"
+#include "io/text/text_groups.h"
 
 class WordCounts {
 public:
     WordCounts();
     void add(std::string_view word, int64_t count = 1);
-    // Adds the words of a text, as PreTokenizer and then a tokenizer with these added tokens would find them: added
-    // tokens are not counted, and invalid UTF-8 is read as U+FFFD. Runs on all threads. Calls progress(bytes, all)
-    // after each megabyte.
-    void add_text(std::string_view text, const AddedTokens& added,
-                  const std::function<void(int64_t, int64_t)>& progress = {});
+    // Adds the words of pieces of text, as PreTokenizer and then a tokenizer with these added tokens would find them:
+    // added tokens are not counted, and invalid UTF-8 is read as U+FFFD. Runs on all threads.
+    void add_pieces(std::span<const TextPiece> pieces, const AddedTokens& added);
 
     int64_t size() const { return size_; }                                 // distinct words
     int64_t bytes() const { return static_cast<int64_t>(bytes_.size()); }  // of the distinct words

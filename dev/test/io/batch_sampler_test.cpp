@@ -203,4 +203,79 @@ TEST_F(BatchSamplerTest, OverlappingWindowsScoreEachTokenOnce) {
         }
 }
 
+// Blocks within documents: 0 ends a document, as end-of-text does, and other ids count up through a shard.
+class DocumentBlocks : public DatasetFiles {
+protected:
+    // A shard whose documents have these lengths, with their end; negative: the last one, which does not end.
+    Dataset documents(const std::vector<std::vector<int>>& shards) const {
+        Dataset out{.shards = {}, .source = "the data"};
+        for (size_t s = 0; s < shards.size(); s++) {
+            std::vector<uint16_t> ids;
+            for (const int length : shards[s]) {
+                for (int i = 0; i < std::abs(length); i++)
+                    ids.push_back(static_cast<uint16_t>(1000 * s + ids.size() + 1));
+                if (length > 0) ids.back() = 0;
+            }
+            const std::string name = path("d" + std::to_string(s) + ".bin");
+            write_shard(name, ids);
+            out.shards.emplace_back(name);
+        }
+        return out;
+    }
+};
+
+TEST_F(DocumentBlocks, NoneCrossesABorderAndEachEpochHasAsManyAsFit) {
+    const Dataset data = documents({{20, 1, 5, 7, 6, 1, 1, 41, -9}, {3, 2}, {8}});
+    // Predictions: the first document of a shard has no end-of-text before it. 19/6 + 7/6 + 6/6 + 41/6 + 9/6, 7/6.
+    constexpr int64_t seq = 6, blocks = 3 + 1 + 1 + 6 + 1 + 1;
+    BatchSampler sampler(data, 1, seq, 42, 0);
+    std::map<int32_t, std::set<int32_t>> seen;  // by shard
+    for (int64_t epoch = 0; epoch < 50; epoch++) {
+        std::set<int32_t> ids;
+        for (int64_t i = 0; i < blocks; i++) {
+            EXPECT_EQ(sampler.epoch(), epoch);
+            const Block block = draw(sampler, 1, 1, seq)[0];
+            for (int64_t t = 1; t < seq; t++) {
+                EXPECT_NE(block[t], 0) << "end-of-text within a block";
+                EXPECT_TRUE(ids.insert(block[t]).second) << "a token came twice";
+                if (t > 1) EXPECT_EQ(block[t], block[t - 1] + 1);
+            }
+        }
+        for (const int32_t id : ids) seen[id / 1000].insert(id);
+    }
+    EXPECT_EQ(sampler.position(), 50 * blocks);
+    EXPECT_EQ(seen.size(), 2u) << "the second shard has no document that is long enough";
+    for (int32_t id = 22; id <= 26; id++) EXPECT_FALSE(seen[0].contains(id)) << "of a document of 5 tokens";
+    for (int32_t id = 42; id <= 81; id++)
+        EXPECT_TRUE(seen[0].contains(id)) << id << " is in no epoch, although the grid moves";
+    const auto& share = sampler.share();
+    EXPECT_EQ(share.documents, 9 + 2 + 1);
+    EXPECT_EQ(share.used, 6);
+    EXPECT_EQ(share.tokens, data.tokens() - 3);
+    EXPECT_EQ(share.used_tokens, blocks * seq);
+}
+
+TEST_F(DocumentBlocks, ItsStateIsOneNumber) {
+    const Dataset data = documents({{20, 1, 5, 7, 6, 1, 1, 41, -9}, {3, 2}, {8}});
+    BatchSampler sampler(data, 2, 6, 7, 0), again(data, 2, 6, 7, 0), skipped(data, 2, 6, 7, 0);
+    for (int step = 0; step < 40; step++) {
+        again.seek(sampler.position());
+        const auto expected = draw(sampler, 1, 2, 6);
+        EXPECT_EQ(draw(again, 1, 2, 6), expected);
+        EXPECT_EQ(draw(skipped, 1, 2, 6), expected);
+        skipped.seek(0);
+        skipped.skip(2 * (step + 1));
+    }
+    EXPECT_NE(draw(sampler, 8, 2, 6), draw(*std::make_unique<BatchSampler>(data, 2, 6, 8, 0), 8, 2, 6)) << "the seed";
+}
+
+TEST_F(DocumentBlocks, NoneLongEnoughIsAnErrorThatNamesTheLongest) {
+    EXPECT_CONTAINS(error_of([&] {
+                        BatchSampler(documents({{20, 5}, {21}}), 1, 21, 0, 0);
+                    }),
+                    "the data: --documents: none of its 3 documents holds a sequence of --seq 21; the longest has 20 "
+                    "tokens: give --seq 20 at most, or leave out --documents");
+    EXPECT_NO_THROW(BatchSampler(documents({{20, 5}, {21}}), 1, 20, 0, 0));
+}
+
 }  // namespace

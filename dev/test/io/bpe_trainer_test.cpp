@@ -28,7 +28,7 @@ using Words = std::map<std::string, int64_t>;
 
 WordCounts count(std::string_view text, bool special_as_text = false) {
     WordCounts words;
-    words.add_text(text, added_tokens_to_train(special_as_text));
+    words.add_pieces(std::vector<TextPiece>{{text, true}}, added_tokens_to_train(special_as_text));
     return words;
 }
 
@@ -148,7 +148,7 @@ TEST_F(BpeTrainer, CountsTheWordsThatEncodingWillFind) {
     EXPECT_EQ(sorted(count(documents, true)), (Words{{"one", 2}, {"<|", 1}, {"endoftext", 1}, {"|>", 1}, {" two", 1}}));
     EXPECT_EQ(sorted(count("a\xFF\xC3")), (Words{{"a", 1}, {"\xEF\xBF\xBD\xEF\xBF\xBD", 1}})) << "U+FFFD";
     WordCounts twice = count("one two");
-    twice.add_text("two", added_tokens_to_train());
+    twice.add_pieces(std::vector<TextPiece>{{"two", true}}, added_tokens_to_train());
     EXPECT_EQ(sorted(twice), (Words{{"one", 1}, {" two", 1}, {"two", 1}}));
 }
 

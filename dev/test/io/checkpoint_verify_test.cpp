@@ -171,8 +171,9 @@ TEST_F(CheckpointBytes, NamesInTheTokenCacheStayInIt) {
     const std::string text = at("text.txt"), cache = at("cache"), record = cache + "/train.json";
     write_bytes(text, "some text to train on");
     const auto bytes = load_tokenizer("byte");
-    CacheNotes notes;
-    const auto tokenise = [&] { return cached_shards(text, TextPart::all, *bytes, cache, "train", notes); };
+    const Texts texts{.paths = {text}, .source = text};
+    std::optional<Survey> surveyed;
+    const auto tokenise = [&] { return cached_tokens(texts, surveyed, TextPart::all, *bytes, cache, "train").shards; };
     const auto paths = tokenise();
     fs::copy(cache + "/train.bin", at("secret"));
     write_bytes(cache + "/thesis.txt", "years of work");

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -274,8 +275,7 @@ TEST_F(DatasetTest, GlobsThatMeanNothingAreRefused) {
         return error_of([&] { open_datasets(data, "", Bytes(), directory); });
     };
     EXPECT_CONTAINS(open(path("*.bon")), "*.bon: no file matches this pattern");
-    EXPECT_CONTAINS(open(path("*")), "matches 3 files, of which 1 end in .bin");
-    EXPECT_CONTAINS(open(path("*.txt")), "2 text files");
+    EXPECT_CONTAINS(open(path("*")), "*: these are 3 files, of which 1 end in .bin; name token shards (.bin) alone");
     EXPECT_CONTAINS(open(path("absent.txt")), "absent.txt: open failed: No such file");
     EXPECT_NO_THROW(open_dataset(path("a.*"), Bytes(), directory));
     write("odd[1].txt", "z");
@@ -409,6 +409,62 @@ TEST_F(DatasetTest, AddedTokensAreNotCut) {
         tokenize_to_shards(text, *tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
         const Shard shard(path("t.bin"));
         ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), tokenizer->encode(text));
+    }
+}
+
+// However a text comes in, and wherever it is cut in two: each document gives the tokens of its whole, and the parts
+// are cut where both find the same place.
+TEST_F(DatasetTest, TextsThatComeInBitsGiveTheSameTokens) {
+    const auto tokenizer = with_added_tokens(directory);
+    const std::vector<std::string> parts = {"<|endoftext|>", "<m>", "x", "y",     "\n", "\n", "\n", " ",
+                                            "\u00e9",        "th",  "a", "\u65e5"};
+    std::mt19937 random(1);
+    for (int round = 0; round < 30; round++) {
+        std::vector<std::string> documents(1 + random() % 5);
+        int64_t all_bytes = 0;
+        for (std::string& text : documents) {
+            for (int64_t i = random() % 1000; i > 0; i--) text += parts[random() % parts.size()];
+            all_bytes += std::ssize(text);
+        }
+        // The documents of a part, of which the last one may not end.
+        const auto read = [&](TextPart part) {
+            std::vector<std::string> texts(1);
+            std::vector<std::vector<int32_t>> ids(1);
+            TextGroups groups(
+                tokenizer->added(), 1 + random() % 50, 1 + random() % 500,
+                [&](std::span<const TextPiece> pieces) {
+                    for (const auto& [text, ends] : pieces) {
+                        const auto more = tokenizer->encode(text);
+                        texts.back() += text;
+                        ids.back().insert(ids.back().end(), more.begin(), more.end());
+                        if (ends) texts.emplace_back(), ids.emplace_back();
+                    }
+                },
+                part, all_bytes);
+            bool more = true;
+            for (const std::string& text : documents) {
+                const bool with_last = !text.empty() && random() % 2;  // the end is given with the last bit, or alone
+                for (size_t at = 0, size; more && at < text.size(); at += size) {
+                    size = 1 + random() % 300;
+                    more = groups.add(std::string_view(text).substr(at, size), with_last && at + size >= text.size());
+                }
+                if (more && !with_last) more = groups.add("", true);
+            }
+            groups.finish();
+            for (size_t i = 0; i < texts.size(); i++) EXPECT_EQ(ids[i], tokenizer->encode(texts[i]));
+            return texts;
+        };
+        const std::vector<std::string> whole = read(TextPart::all);
+        EXPECT_TRUE(std::equal(documents.begin(), documents.end(), whole.begin(), whole.end() - 1));
+        std::vector<std::string> joined = read(TextPart::first_nine_tenths);
+        const int64_t train = std::accumulate(joined.begin(), joined.end(), int64_t{0},
+                                              [](int64_t sum, const std::string& t) { return sum + std::ssize(t); });
+        EXPECT_LE(train, 0.9 * static_cast<double>(all_bytes));
+        EXPECT_GE(train, 0.9 * static_cast<double>(all_bytes) - 100) << "moved back by a few tokens";
+        const std::vector<std::string> rest = read(TextPart::last_tenth);
+        joined.back() += rest[0];
+        joined.insert(joined.end(), rest.begin() + 1, rest.end());
+        EXPECT_EQ(joined, whole);
     }
 }
 

@@ -12,6 +12,8 @@
 
 namespace {
 
+using Words = std::vector<std::string>;
+
 Options parse(std::vector<const char*> words) {
     words.insert(words.begin(), "train_gpt2");
     return parse_options(static_cast<int>(words.size()), words.data());
@@ -42,7 +44,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST(Options, NoArgumentsTrainTheTinyModel) {
     const Options o = parse({});
     EXPECT_EQ(o.command, "train");
-    EXPECT_EQ(o.data, "data/tinyshakespeare.txt");
+    EXPECT_EQ(o.data, Words{"data/tinyshakespeare.txt"});
     EXPECT_EQ(o.tokenizer, "byte");
     EXPECT_EQ(o.model, "tiny");
     EXPECT_EQ(o.layers, gpt2_preset("tiny")->layers);
@@ -233,7 +235,7 @@ TEST(Options, ResumeTakesWhatIsNotGivenFromTheCheckpoint) {
     EXPECT_EQ(o.channels, 768);
     EXPECT_EQ(o.model, "custom");
     EXPECT_EQ(o.lr, 0.000123);
-    EXPECT_EQ(o.val, "v.txt");
+    EXPECT_EQ(o.val, Words{"v.txt"});
     EXPECT_EQ(o.steps, 5000);
     EXPECT_EQ(o.warmup, 5);  // the run's, not what 5000 steps would have by default
     EXPECT_EQ(o.batch, 2);
@@ -256,7 +258,7 @@ TEST(Options, ResumeKeepsPathsOfAnyBytes) {
         EXPECT_TRUE(nlohmann::json::accept(run)) << run;
         Options o = parse({"--resume", "--tokenizer", path.c_str()});
         o.fill_from_json(run);
-        EXPECT_EQ(o.data, path);
+        EXPECT_EQ(o.data, Words{path});
         EXPECT_EQ(o.tokenizer, path);
         EXPECT_EQ(o.to_json(), run);
         EXPECT_EQ(o.list()[0], (std::pair<std::string, std::string>{"data", path}));

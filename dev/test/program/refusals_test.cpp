@@ -51,7 +51,6 @@ TEST_F(Refusals, Data) {
     refuse_data(at("missing.txt"), {"missing.txt", "open failed: No such file", ";"});
     refuse_data(at("missing.bin"), {"missing.bin", "open failed: No such file", ";"});
     refuse_data(at("*.nothing"), {"*.nothing", "no file matches"});
-    refuse_data(root, {root, "this is a directory", "check the path"});
     refuse_data(text, {"missing.txt", "No such file"}, {{"val", at("missing.txt")}});
 
     write_bytes(at("empty.txt"), "");
