@@ -49,8 +49,8 @@ inline constexpr const char* models[] = {"tiny", "d12", "d24", "d36", "d48"};
 
 inline constexpr const char* examples = R"(
 Examples:
-  Train a small model on a text of your own, then generate text with it:
-    PROGRAM --data mybook.txt --out out/mybook
+  Train a model on a text of your own for half an hour, then generate text:
+    PROGRAM --data mybook.txt --minutes 30 --out out/mybook
     PROGRAM generate --from out/mybook --prompt "Once upon a time"
   Continue that run to step 6000:
     PROGRAM --resume --out out/mybook --steps 6000

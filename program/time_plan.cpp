@@ -94,19 +94,17 @@ int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
     return taught < 512 ? 0 : std::min(wanted, taught);  // 0: bytes
 }
 
-// 0 for token shards, and for what cannot be read.
-int64_t bytes_of_text(const std::string& data) {
-    std::error_code missing;
-    const auto bytes = std::filesystem::file_size(data, missing);
-    return missing || data.ends_with(".bin") ? 0 : static_cast<int64_t>(bytes);
-}
-
-// "1.2 MB"
-std::string size_text(int64_t bytes) {
-    char size[32];
-    const bool large = bytes >= 1'000'000;
-    std::snprintf(size, sizeof size, "%.1f %s", static_cast<double>(bytes) / (large ? 1e6 : 1e3), large ? "MB" : "kB");
-    return size;
+// 0 for token shards. A compressed text is about three times as long as its file.
+int64_t bytes_of_text(const Options& options) {
+    const DataFiles data = find_files(options.data_names());
+    int64_t bytes = 0;
+    if (!data.shards)
+        for (const std::string& path : data.files.paths) {
+            std::error_code missing;  // which is reported when the data are opened
+            const auto size = std::filesystem::file_size(path, missing);
+            if (!missing) bytes += static_cast<int64_t>(size) * (unpacked_name(path) == path ? 1 : 3);
+        }
+    return bytes;
 }
 
 // What the measured texts ended with at so many operations, if they were trained with about as many.
@@ -121,41 +119,45 @@ std::string expectation(double flops) {
     return losses;
 }
 
+// The model's shape and batch that a recipe names.
+Choices shape_of(const Recipe& recipe) {
+    return {{"layers", text(recipe.layers)},   {"channels", text(recipe.channels)}, {"heads", text(recipe.heads())},
+            {"context", text(recipe.context)}, {"seq", text(recipe.context)},       {"batch", text(recipe.batch)}};
+}
+
 }  // namespace
 
 void choose_recipe(Options& options, Ranks& ranks) {
-    const int64_t text_bytes = bytes_of_text(options.data);
-    // The speed is that of the smallest recipe, in which small matrices count: larger models are faster by a third.
+    // The speed of the smallest recipe, whose matrices are small, is a careful estimate for the others.
     Options trial = options;
-    const Recipe& small = recipes.front();
-    trial.choose({{"layers", text(small.layers)},
-                  {"channels", text(small.channels)},
-                  {"heads", text(small.heads())},
-                  {"context", text(small.context)},
-                  {"seq", text(small.context)},
-                  {"vocab", text(small.vocab)}});
-    const StepTime time = time_steps(trial, config_of(trial), ActivationPolicy::training,
-                                     std::clamp(seconds_to_train(options) / 60, 0.2, 1.0), ranks);
-    const double flops = time.flops_per_second * seconds_to_train(options);
+    Choices smallest = shape_of(recipes.front());
+    smallest.emplace_back("vocab", text(recipes.front().vocab));
+    trial.choose(smallest);
+    const double seconds = seconds_to_train(options);
+    const StepTime time =
+        time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 60, 0.2, 1.0), ranks);
+    const double flops = time.flops_per_second * seconds;
     const Recipe& recipe = recipe_for(flops);
-    const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
+    const int64_t text_bytes = bytes_of_text(options), vocab = vocabulary_for(recipe.vocab, text_bytes);
+
+    const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
-        choices.insert(choices.end(), {{"layers", text(recipe.layers)},
-                                       {"channels", text(recipe.channels)},
-                                       {"heads", text(recipe.heads())},
-                                       {"context", text(recipe.context)},
-                                       {"seq", text(recipe.context)},
-                                       {"lr", text(recipe.lr)}});
+        for (const auto& choice : shape_of(recipe)) choices.push_back(choice);
+        choices.emplace_back("lr", text(recipe.lr));
         if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
     options.choose(choices);
-    std::printf("time: %s are about %.1e operations at this machine's %.0f GFLOP/s\n",
-                duration(seconds_to_train(options)).c_str(), flops, time.flops_per_second / 1e9);
-    std::printf("time: for so many, and %s of text: %" PRId64 " layers of %" PRId64 " channels, tokenizer %s\n",
-                size_text(text_bytes).c_str(), options.layers, options.channels, options.tokenizer.c_str());
-    if (const std::string losses = expectation(flops); !losses.empty())
+
+    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(seconds).c_str(),
+                time.flops_per_second / 1e9, flops);
+    if (!own_shape)
+        std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
+                    options.channels, options.tokenizer.c_str(),
+                    recipe.measured ? "were best" : "continue what was measured with fewer");
+    std::printf("\n");
+    if (const std::string losses = expectation(flops); !losses.empty() && !own_shape)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 
