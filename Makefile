@@ -184,7 +184,8 @@ $(COLD): OPT := -O1
 $(if $(SANITIZE),$(COLD) $(filter-out %/device_cpu.o,$(PROGRAM)) $(call objects_of,io/file io/model)): OPT := -O0
 $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O0
 # These compute so much that -O0 would cost more time than it saves.
-OPTIMIZED := $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer)
+OPTIMIZED := $(B)/test_gpt2.o \
+    $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer)
 $(OPTIMIZED): OPT := -O1
 # For narrower vectors, whose code is otherwise the same, -O1 saves more than the tests then take longer.
 $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT := $(if $(filter native,$(ARCH)),,-O1)
