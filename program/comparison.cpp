@@ -214,19 +214,37 @@ std::string draw_curves(const std::vector<Run>& runs, bool per_byte) {
     return "<section class=\"curves\">\n<span>Curves over</span>\n" + choice + charts + "</section>\n";
 }
 
-// A table with a row for each run, whose first column is the run's line and name.
+// A table with a row for each run, whose first column is the run's line and name. `key` returns the HTML of the name.
 std::string draw_table(const std::string& title, const std::string& unit, const std::vector<std::string>& columns,
-                       const std::vector<Run>& runs, const auto& cells) {
+                       const std::vector<Run>& runs, const auto& key, const auto& cells) {
     std::string html = "<section class=\"card table\">\n<h2>" + title + " <small>" + unit +
                        "</small></h2>\n<div class=\"wide\"><table>\n<tr><th>run</th>";
     for (const std::string& column : columns) html += "<th>" + escape_html(column) + "</th>";
     html += "</tr>\n";
     for (const Run& run : runs) {
-        html += "<tr><td class=\"key " + run.color + "\">" + escape_html(run.name) + "</td>";
+        html += "<tr><td class=\"key " + run.color + "\">" + key(run) + "</td>";
         for (const std::string& cell : cells(run)) html += "<td>" + cell + "</td>";
         html += "</tr>\n";
     }
     return html + "</table></div>\n</section>\n";
+}
+
+// The id of the checkbox that shows a run's curves: "run0-dash0".
+std::string toggle(const Run& run) {
+    std::string id = run.color;
+    std::ranges::replace(id, ' ', '-');
+    return id;
+}
+
+// Style sheet by which an unchecked box hides the run's curves.
+std::string hiding_style(const std::vector<Run>& runs) {
+    std::string rules;
+    for (const Run& run : runs) {
+        std::string line = run.color;  // a list of classes, of which a selector needs all
+        std::ranges::replace(line, ' ', '.');
+        rules += "main:has(#" + toggle(run) + ":not(:checked)) .curves ." + line + " { display: none; }\n";
+    }
+    return rules;
 }
 
 std::string draw_results(const std::vector<Run>& runs, bool per_byte) {
@@ -241,8 +259,14 @@ std::string draw_results(const std::vector<Run>& runs, bool per_byte) {
                 grouped_number(run.steps), short_number(tokens),
                 duration(run.seconds),     run.seconds > 0 ? short_number(tokens / run.seconds) : "–"};
     };
-    return draw_table("Results", std::string("losses in nats per ") + (per_byte ? "byte" : "token"),
-                      {"last validation loss", "best", "steps", "tokens", "training time", "tokens/s"}, runs, cells);
+    const auto key = [](const Run& run) {
+        return "<label><input type=\"checkbox\" id=\"" + toggle(run) + "\" checked/>" + escape_html(run.name) +
+               "</label>";
+    };
+    const std::string unit = per_byte ? "byte" : "token";
+    return draw_table("Results", "losses in nats per " + unit + "; click on a run to hide it or show it",
+                      {"last validation loss", "best", "steps", "tokens", "training time", "tokens/s"}, runs, key,
+                      cells);
 }
 
 std::string draw_options(const std::vector<Run>& runs) {
@@ -254,7 +278,8 @@ std::string draw_options(const std::vector<Run>& runs) {
             runs, [&](const Run& run) { return option_text(run.options, name) == option_text(runs[0].options, name); });
     });
     if (names.empty()) return "";
-    return draw_table("Options", "those that differ", {names.begin(), names.end()}, runs, [&](const Run& run) {
+    const auto key = [](const Run& run) { return escape_html(run.name); };
+    return draw_table("Options", "those that differ", {names.begin(), names.end()}, runs, key, [&](const Run& run) {
         std::vector<std::string> cells;
         for (const std::string& name : names) cells.push_back(escape_html(option_text(run.options, name)));
         return cells;
@@ -289,6 +314,6 @@ void compare_runs(const std::vector<std::string>& directories, const std::string
     write_page(
         out, title,
         draw_notices(runs, per_byte) + draw_results(runs, per_byte) + draw_curves(runs, per_byte) + draw_options(runs),
-        comparison_style);
+        comparison_style + hiding_style(runs));
     std::printf("%s: %zu run%s compared\n", out.c_str(), runs.size(), runs.size() == 1 ? "" : "s");
 }

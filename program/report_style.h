@@ -131,5 +131,9 @@ th, td { padding: 6px 0 6px 20px; text-align: right; border-bottom: 1px solid va
 th { font-weight: 400; color: var(--soft); }
 th:first-child, td:first-child { padding-left: 0; text-align: left; }
 td small { color: var(--soft); }
+.key label { cursor: pointer; }
+.key input { position: absolute; opacity: 0; }
+.key:has(input:not(:checked)) { opacity: 0.4; }
+.key:has(input:focus-visible) { outline: 2px solid var(--train); }
 @media print { .curves > span, .curves > label { display: none; } .curves .chart { margin-bottom: 12px; } }
 )css";

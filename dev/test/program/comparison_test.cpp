@@ -69,11 +69,13 @@ TEST_F(Comparison, ShowsResultsCurvesAndTheOptionsThatDiffer) {
     const std::string html = page({"a", "b"});
     EXPECT_TRUE(contains(html, "<h1>Comparison of 2 runs</h1>"));
     EXPECT_TRUE(contains(html,
-                         "<td class=\"key run0 dash0\">a</td><td>2.0000</td><td><b>1.5000</b> <small>step 30</small>"
+                         "<td class=\"key run0 dash0\"><label><input type=\"checkbox\" id=\"run0-dash0\" "
+                         "checked/>a</label></td><td>2.0000</td><td><b>1.5000</b> <small>step 30</small>"
                          "</td><td>40</td><td>40k</td><td>6:40 min</td><td>100</td>"))
         << "last and best loss, steps, tokens, time, tokens per second";
     EXPECT_EQ(count(html, "<svg"), 6) << "two losses over each of three axes";
     for (const char* axis : {">step<", ">tokens<", ">minutes<"}) EXPECT_TRUE(contains(html, axis)) << axis;
+    EXPECT_TRUE(contains(html, "main:has(#run0-dash0:not(:checked)) .curves .run0.dash0 { display: none; }"));
     EXPECT_TRUE(contains(html, "<title>step 30: 1.5 (a)</title>"));
     EXPECT_TRUE(contains(html, "<title>tokens 30,000: 1.5 (a)</title>"));
     EXPECT_TRUE(contains(html, "<title>minutes 5: 1.5 (a)</title>"));
@@ -92,12 +94,12 @@ TEST_F(Comparison, LossesArePerByteIfAllRunsHaveThem) {
     make_run("none", "gpt2");
     std::string html = page({"bytes", "learned"});
     EXPECT_TRUE(contains(html, "losses in nats per byte"));
-    EXPECT_TRUE(contains(html, ">learned</td><td>1.2500</td><td><b>0.7500</b> <small>step 30</small></td>"));
-    EXPECT_TRUE(contains(html, ">bytes</td><td>2.0000</td><td>1.5000 <small>step 30</small></td>"));
+    EXPECT_TRUE(contains(html, ">learned</label></td><td>1.2500</td><td><b>0.7500</b> <small>step 30</small></td>"));
+    EXPECT_TRUE(contains(html, ">bytes</label></td><td>2.0000</td><td>1.5000 <small>step 30</small></td>"));
     EXPECT_TRUE(contains(html, "learned <b>1.25</b>")) << "training: 2 per token, times 1.25 / 2 of the validation";
     html = page({"bytes", "learned", "none"});
     EXPECT_TRUE(contains(html, "losses in nats per token"));
-    EXPECT_TRUE(contains(html, ">learned</td><td>2.0000</td><td><b>1.5000</b> <small>step 30</small></td>"));
+    EXPECT_TRUE(contains(html, ">learned</label></td><td>2.0000</td><td><b>1.5000</b> <small>step 30</small></td>"));
     EXPECT_TRUE(contains(html, "none: its log has no loss per byte")) << "the reason";
     html = page({"none"});
     EXPECT_FALSE(contains(html, "loss per byte")) << "nothing to compare with";
@@ -122,7 +124,7 @@ TEST_F(Comparison, TwentyRunsHaveDifferentLines) {
 TEST_F(Comparison, RunsThatEndAlikeHaveTheirWholePaths) {
     for (const char* name : {"x/run", "y/run"}) make_run(name, "byte");
     const std::string html = page({"x/run", "y/run"});
-    EXPECT_TRUE(contains(html, ">" + at("x/run") + "</td>"));
+    EXPECT_TRUE(contains(html, ">" + at("x/run") + "</label></td>"));
     EXPECT_TRUE(contains(page({"x/run/"}), "<h1>run</h1>"));
 }
 
