@@ -1,5 +1,5 @@
-// Splits the words of a command line into options and their values by CLI11. It is a file of its own because CLI11 takes
-// long to compile; this one is compiled once, also for the builds with sanitizers (Makefile).
+// Splits the words of a command line into options and their values by CLI11. It is a file of its own because CLI11
+// takes long to compile; this one is compiled once, also for the builds with sanitizers (Makefile).
 #pragma once
 
 #include <string>

@@ -407,7 +407,7 @@ void Options::choose(const std::vector<std::pair<std::string, std::string>>& val
     each_row(command, on_gpu, [&](const OptionRow& row) {
         const auto choice = std::ranges::find(values, row.name, &std::pair<std::string, std::string>::first);
         if (choice == values.end() || given(row.name)) return;
-        assign(*this, row, choice->second);
+        assign(*this, row, {choice->second});
         saved_.insert(row.name);
     });
     fill_defaults();
