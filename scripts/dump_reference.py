@@ -21,6 +21,7 @@ import safetensors.numpy
 import torch
 import torch.nn.functional as F
 import transformers
+from transformers.models.gpt2 import modeling_gpt2
 
 # llm.c's order and names, and transformers' names without "transformer." ('#' is the block's number).
 PARAMETERS = [
@@ -147,7 +148,20 @@ class GivenMask(torch.nn.Module):
         return x * self.factor(x.shape).to(x.dtype)
 
 
+EAGER = modeling_gpt2.eager_attention_forward
+
+
+def attention_with_given_mask(module, query, key, value, attention_mask, **settings):
+    """transformers' attention calls functional.dropout, which does nothing in eval(), instead of attn_dropout."""
+    out, weights = EAGER(module, query, key, value, attention_mask, **settings)
+    if not isinstance(module.attn_dropout, GivenMask):
+        return out, weights
+    weights = module.attn_dropout(weights)
+    return (weights @ value).transpose(1, 2), weights
+
+
 def use_given_masks(model, p, seed):
+    modeling_gpt2.eager_attention_forward = attention_with_given_mask
     transformer = model.transformer
     transformer.drop = GivenMask(p, seed, 0)
     for l, block in enumerate(transformer.h):
