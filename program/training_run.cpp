@@ -61,6 +61,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         if (directory && !options.resume && seconds == 0) directory->write_options(options.to_json());
     });
     on_first_then_others(ranks, [&] {
+        if (options.documents) end_of_documents(*tokenizer);  // before anything is tokenized
         TextProgress reading;
         data = open_datasets(options.data_names(), options.val_names(), *tokenizer, options.out + "/data", config.vocab,
                              reading.reader());

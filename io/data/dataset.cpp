@@ -261,7 +261,8 @@ WordCounts count_training_words(const DataNames& data, const DataNames& val, con
                                 const ReadProgress& progress) {
     const Texts texts = find_texts(data);
     if (!val.empty()) return count_words(texts, {}, TextPart::all, added, progress);
-    return count_words(texts, survey(texts, *load_tokenizer("byte"), progress), TextPart::first_nine_tenths, added, progress);
+    return count_words(texts, survey(texts, *load_tokenizer("byte"), progress), TextPart::first_nine_tenths, added,
+                       progress);
 }
 
 uint32_t fingerprint(const Datasets& datasets) {

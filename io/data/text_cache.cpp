@@ -265,8 +265,9 @@ TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, co
                                   const std::string& path, const TokenizeLimits& limits, TextPart part,
                                   const ReadProgress& progress) {
     check_vocabulary(tokenizer);
-    const bool has_end = tokenizer.end_of_text() >= 0, separated = texts.separated();
-    const std::vector<int32_t> separator = has_end ? std::vector{tokenizer.end_of_text()} : tokenizer.encode("\n");
+    const bool has_end = tokenizer.end_of_text() >= 0;
+    std::vector<int32_t> separator;  // follows each document
+    if (texts.separated()) separator = has_end ? std::vector{tokenizer.end_of_text()} : tokenizer.encode("\n");
     ShardWriter writer(path, limits.shard_tokens, surveyed.bytes);
     TokenizedTexts result;
     TextGroups groups(
@@ -274,9 +275,9 @@ TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, co
         [&](const auto& pieces) {
             encode_pieces(pieces, tokenizer, [&](const auto& ids, bool ends) {
                 writer.append(ids);
-                if (!ends || !separated) return;
+                if (!ends) return;
                 writer.append(separator);
-                result.separators += has_end;
+                result.separators += has_end && !separator.empty();
             });
         },
         part, surveyed.bytes);
