@@ -89,13 +89,11 @@ SOURCES   = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 .PHONY: run test run_tests bench bench-pytorch train_gpt2 train_gpt2cu test_gpt2 test-long tests objects layer_tests ladders fuzz mutants format check-format check-cuda check-threads check-portable portable_tests check-gpu clean help
 .SECONDARY:
 
-# The best of dev/recipes for this text and about three minutes.
-RECIPE   := --tokenizer bpe:1024 --steps 1750 --schedule linear --final-lr-frac 0 --muon-lr 0.03
-run: ## train the tiny model on Tiny Shakespeare: installs what is missing, builds, trains into out/tiny (then -2, -3, …)
+run: ## train a small model on Tiny Shakespeare in three minutes: installs what is missing, builds, trains into out/tiny (then -2, -3, …)
 	@scripts/setup.sh run
 	@$(DATA)
 	@$(MAKE) --no-print-directory train_gpt2
-	@out=out/tiny; n=2; while [ -e $$out ]; do out=out/tiny-$$n; n=$$((n + 1)); done; ./train_gpt2 --out $$out $(RECIPE)
+	@out=out/tiny; n=2; while [ -e $$out ]; do out=out/tiny-$$n; n=$$((n + 1)); done; ./train_gpt2 --minutes 3 --out $$out
 
 test: ## run every test, CUDA's also on a GPU if there is one; SANITIZE=address,undefined: with the sanitizers
 	@scripts/setup.sh test
