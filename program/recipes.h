@@ -51,6 +51,7 @@ struct MeasuredText {
 };
 inline constexpr std::array measured_texts = {
     MeasuredText{"Tiny Shakespeare", {{{7.2e12, 1.494}, {2.2e13, 1.449}}}},
+    MeasuredText{"State of the Union", {{{7.2e12, 1.338}, {2.2e13, 1.243}}}},
 };
 
 // Interpolated over the logarithm of the operations, and extended to three times fewer or more than were measured.
