@@ -32,12 +32,25 @@ inline constexpr std::array recipes = {
     Recipe{2.2e18, 12, 768, 1024, 64, 32768, 0.0006, 0.02, false},
 };
 
-// The recipe whose operations are nearest on a logarithmic scale.
-inline const Recipe& recipe_for(double flops) {
-    const Recipe* best = recipes.data();
-    for (const Recipe& r : recipes)
-        if (std::abs(std::log(r.flops / flops)) < std::abs(std::log(best->flops / flops))) best = &r;
-    return *best;
+// A recipe, and the operations that the machine does in the time of a run.
+struct Choice {
+    const Recipe* recipe;
+    double flops;
+};
+// The largest recipe for which the machine does enough operations in so many seconds: more than lie half way, on a
+// logarithmic scale, between what is best for the recipe before it and for itself. flops_per_second(recipe) measures
+// the speed. Small matrices are slow: a larger model may do up to twice as many operations, so that it is measured too.
+template <class Speed>
+Choice best_recipe(double seconds, const Speed& flops_per_second) {
+    Choice best{recipes.data(), seconds * flops_per_second(recipes.front())};
+    for (size_t i = 1; i < recipes.size(); ++i) {
+        const double enough = std::sqrt(recipes[i - 1].flops * recipes[i].flops);
+        if (2 * best.flops < enough) break;
+        const double flops = seconds * flops_per_second(recipes[i]);
+        if (flops < enough) break;
+        best = {&recipes[i], flops};
+    }
+    return best;
 }
 
 // A text, and the lowest losses that runs on it ended with, in the order of their operations; in nats per byte of the

@@ -109,7 +109,8 @@ void TrainingRun::open_data(int64_t vocab) {
     val.emplace(data.val, options.seq);
 }
 
-void TrainingRun::plan_steps(const GPT2Config& config, ActivationPolicy policy) {
+void TrainingRun::plan_steps(GPT2Config config, ActivationPolicy policy) {
+    config.dropout = options.dropout;
     seconds_besides_steps = choose_steps(options,
                                          {.config = config,
                                           .policy = policy,
@@ -136,7 +137,11 @@ void TrainingRun::correct_steps() {
     options.steps = schedule.steps = muon_schedule.steps = steps;
     state.options = options.to_json();
     saved = false;
-    if (directory) on_first_rank([&] { directory->write_options(state.options); });
+    if (directory) try {
+            directory->write_options(state.options);
+        } catch (const InputError& error) {
+            warn(std::string(error.what()) + "; training continues");
+        }
     if (progress) progress->change_steps(steps);
     clear_progress();
     std::printf("time: steps are %s than those measured, so --steps is now %" PRId64 "\n",

@@ -93,7 +93,7 @@ private:
     Options saved_options() const;
     GPT2Config new_model();
     GPT2Config given_model(const std::string& start);
-    void plan_steps(const GPT2Config& config, ActivationPolicy policy);
+    void plan_steps(GPT2Config config, ActivationPolicy policy);
     void correct_steps();
     void check_data();
     void compare_ranks();

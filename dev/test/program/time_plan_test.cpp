@@ -62,6 +62,11 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     EXPECT_EQ(chosen[1], "bpe:512");
 }
 
+TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
+    const Args args = {{"data", text}, {"out", at("run")}, {"minutes", "0.02"}, {"layers", "1"}, {"context", "24"}};
+    EXPECT_NE(expect_done(words("train", args)).find("context 24,"), std::string::npos);
+}
+
 TEST_F(TimePlan, RefusesTooLittleTimeAndWhatContradictsIt) {
     Args args = small;
     args.insert({{"data", text}, {"out", at("none")}});
@@ -71,13 +76,30 @@ TEST_F(TimePlan, RefusesTooLittleTimeAndWhatContradictsIt) {
     expect_refused(words("train", args), {"--minutes", "cannot be used with --steps"});
 }
 
-TEST(Recipes, AreChosenByOperations) {
-    for (size_t i = 0; i < recipes.size(); ++i) {
-        EXPECT_EQ(&recipe_for(recipes[i].flops * 1.1), &recipes[i]);
-        EXPECT_EQ(recipes[i].channels % recipes[i].heads(), 0);
+TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
+    const auto chosen = [](double flops) {
+        const Choice choice = best_recipe(10, [&](const Recipe&) { return flops / 10; });
+        EXPECT_DOUBLE_EQ(choice.flops, flops);
+        return choice.recipe;
+    };
+    for (const Recipe& r : recipes) {
+        EXPECT_EQ(chosen(r.flops * 1.2), &r);
+        EXPECT_EQ(chosen(r.flops / 1.2), &r);
+        EXPECT_EQ(r.channels % r.heads(), 0);
     }
-    EXPECT_EQ(&recipe_for(1), &recipes.front());
-    EXPECT_EQ(&recipe_for(1e30), &recipes.back());
+    EXPECT_EQ(chosen(1), &recipes.front());
+    EXPECT_EQ(chosen(1e30), &recipes.back());
+}
+
+// A model of few channels may be slow, and a larger one fast; large ones are not measured where they are out of reach.
+TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
+    int64_t measured = 0;
+    const Choice choice = best_recipe(1, [&](const Recipe& r) {
+        ++measured;
+        return r.channels == recipes[0].channels ? recipes[0].flops : recipes[1].flops;
+    });
+    EXPECT_EQ(choice.recipe, &recipes[1]);
+    EXPECT_EQ(measured, 3);
 }
 
 TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {
