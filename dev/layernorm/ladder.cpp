@@ -415,7 +415,7 @@ void climb(Ladder& ladder) {
                 [&] { forward_next_row<false>(out, inp, weight, bias, mean, rstd, N, C); });
     ladder.rung("prefetch", "hints bring the next row in time",
                 [&] { forward_next_row<true>(out, inp, weight, bias, mean, rstd, N, C); });
-    ladder.production("layers/layernorm_cpu.h: four chains a sum, bad guesses, overflow");
+    ladder.production("layers/layernorm_cpu.h: four chains a sum, bad guesses");
 
     const auto &branch = ladder.input({N, C}), &sum = ladder.output("sum", {N, C});
     ladder.pass("residual + layernorm", bytes(16 * prod(N, C)), {&sum, &out, &mean, &rstd}, [&](auto& dev) {
@@ -455,7 +455,7 @@ void climb(Ladder& ladder) {
     ladder.rung("next row", "reads the next row while this one is finished",
                 [&] { ahead.operator()<Ahead::next_row>(); });
     ladder.rung("prefetch", "hints bring the next row in time", [&] { ahead.operator()<Ahead::prefetched>(); });
-    ladder.production("layers/norm_backward_cpu.h: four chains a sum, two FMAs a value");
+    ladder.production("layers/norm_backward_cpu.h: four chains, two FMAs a value");
 
     const auto& rrms = ladder.output("rrms", {N}, C);
     ladder.pass("RMSNorm forward", bytes(8 * prod(N, C)), {&out, &rrms},
