@@ -55,8 +55,10 @@ void forward_rows(float* out, const float* inp, const float* weight, const float
 
 // 3. The sums are the bottleneck: each addition waits 4 cycles for the one before. Another order changes the rounding,
 // so the compiler may not change it. This rung does: a vector of sums is W independent chains.
-inline void normalise_row(float* out, const float* x, const float* weight, const float* bias, float* mean, float* rstd,
-                          int64_t C) {
+struct Statistics {
+    float mean, rstd;
+};
+inline Statistics two_pass_statistics(const float* x, int64_t C) {
     using namespace simd;
     vfloat total{}, squares{};
     for (int64_t c = 0; c < C; c += W) total += load_n(x + c, C - c);
@@ -65,7 +67,12 @@ inline void normalise_row(float* out, const float* x, const float* weight, const
         const vfloat d = first(load_n(x + c, C - c) - m, C - c);
         squares = fma(d, d, squares);
     }
-    const float r = 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps);
+    return {m, 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps)};
+}
+inline void normalise_row(float* out, const float* x, const float* weight, const float* bias, float* mean, float* rstd,
+                          int64_t C) {
+    using namespace simd;
+    const auto [m, r] = two_pass_statistics(x, C);
     for (int64_t c = 0; c < C; c += W) {
         const int64_t n = C - c;
         store_n(out + c, fma((load_n(x + c, n) - m) * r, load_n(weight + c, n), load_n(bias + c, n)), n);
@@ -102,27 +109,17 @@ void forward_streaming(float* out, const float* inp, const float* weight, const 
                        int64_t N, int64_t C) {
     const bool streaming = should_stream(out, N, C);
     parallel_for(N, [=](int64_t row) {
-        using namespace simd;
         const float* const x = inp + row * C;
-        vfloat total{}, squares{};
-        for (int64_t c = 0; c < C; c += W) total += load_n(x + c, C - c);
-        const float m = sum(total) / static_cast<float>(C);
-        for (int64_t c = 0; c < C; c += W) {
-            const vfloat d = first(load_n(x + c, C - c) - m, C - c);
-            squares = fma(d, d, squares);
-        }
-        mean[row] = m;
-        rstd[row] = 1 / std::sqrt(sum(squares) / static_cast<float>(C) + eps);
-        finish_row(out + row * C, x, weight, bias, m, rstd[row], C, streaming);
+        const Statistics s = two_pass_statistics(x, C);
+        mean[row] = s.mean;
+        rstd[row] = s.rstd;
+        finish_row(out + row * C, x, weight, bias, s.mean, s.rstd, C, streaming);
     });
 }
 
 // 6. One pass for both sums: distances from any value near the mean do. With d = x - near, mean = near + mean(d) and
 // the variance is mean(d²) - mean(d)², which loses no precision unless `near` is more than a standard deviation off.
 // Production checks that; the rungs do not.
-struct Statistics {
-    float mean, rstd;
-};
 struct DistanceSums {
     float near;
     simd::vfloat total{}, squares{};
