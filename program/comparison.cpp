@@ -15,6 +15,7 @@
 #include "io/file/json.h"
 #include "io/model/checkpoint.h"
 #include "program/log.h"
+#include "program/progress.h"
 #include "program/report.h"
 #include "program/report_chart.h"
 #include "program/report_style.h"
@@ -138,14 +139,6 @@ std::string fixed(double value, int digits) {
     char text[64];
     std::snprintf(text, sizeof text, "%.*f", digits, value);
     return std::isfinite(value) ? text : "–";
-}
-
-std::string duration(double seconds) {
-    const int64_t s = std::llround(std::min(seconds, 1e18));
-    const auto two = [](int64_t n) { return (n < 10 ? ":0" : ":") + std::to_string(n); };
-    if (s < 60) return fixed(seconds, 1) + " s";
-    return s < 3600 ? std::to_string(s / 60) + two(s % 60) + " min"
-                    : grouped_number(s / 3600) + two(s / 60 % 60) + two(s % 60) + " h";
 }
 
 // What the curves are drawn over.

@@ -71,7 +71,7 @@ TEST_F(Comparison, ShowsResultsCurvesAndTheOptionsThatDiffer) {
     EXPECT_TRUE(contains(html,
                          "<td class=\"key run0 dash0\"><label><input type=\"checkbox\" id=\"run0-dash0\" "
                          "checked/>a</label></td><td>2.0000</td><td><b>1.5000</b> <small>step 30</small>"
-                         "</td><td>40</td><td>40k</td><td>6:40 min</td><td>100</td>"))
+                         "</td><td>40</td><td>40k</td><td>6:40</td><td>100</td>"))
         << "last and best loss, steps, tokens, time, tokens per second";
     EXPECT_EQ(count(html, "<svg"), 6) << "two losses over each of three axes";
     for (const char* axis : {">step<", ">tokens<", ">minutes<"}) EXPECT_TRUE(contains(html, axis)) << axis;
