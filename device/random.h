@@ -25,7 +25,11 @@
 
 struct Philox {
     uint32_t x[4];
-    HOST_DEVICE constexpr uint32_t bits16(int i) const { return x[i / 2] >> i % 2 * 16 & 0xffff; }  // 0 <= i < 8
+    // 0 <= i < 8. A GPU's registers cannot be indexed: x[i / 2] would have to lie in memory.
+    HOST_DEVICE constexpr uint32_t bits16(int i) const {
+        const uint64_t half = i < 4 ? x[0] | uint64_t{x[1]} << 32 : x[2] | uint64_t{x[3]} << 32;
+        return static_cast<uint32_t>(half >> i % 4 * 16) & 0xffff;
+    }
 };
 HOST_DEVICE constexpr Philox philox(Philox counter, uint64_t key) {
     uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);

@@ -77,7 +77,7 @@ __device__ __forceinline__ void add(float (&x)[depth], float factor, const float
 }
 
 // With DROP, what dropout does to the weights of a head: factor(t, s) is 0 or 1 / (1 - p) for query t and key s.
-// Without, it is 1.
+// Without, it is 1. factors(f, t, s) are those of the keys s to s + 3, of one draw, as s is a multiple of 4.
 template <bool DROP>
 struct Weights {
     Dropout dropout;
@@ -89,6 +89,15 @@ struct Weights {
             return dropout.keeps(dropout.first_draw(head * seq + t, int64_t{NH} * seq, seq), s) ? scale : 0;
         else
             return 1;
+    }
+    __device__ __forceinline__ void factors(float (&f)[4], int t, int s) const {
+        if constexpr (DROP) {
+            const uint64_t first = dropout.first_draw(head * seq + t, int64_t{NH} * seq, seq);
+            const Philox drawn = dropout.draw(first + static_cast<uint64_t>(s / 8));
+            UNROLL for (int i = 0; i < 4; ++i) f[i] = drawn.bits16(s % 8 + i) >= dropout.threshold ? scale : 0;
+        } else {
+            UNROLL for (int i = 0; i < 4; ++i) f[i] = 1;
+        }
     }
 };
 
@@ -133,11 +142,13 @@ __global__ void __launch_bounds__(threads, 4)
             const float rescale = exp2f(before - shift);
             sum *= rescale;
             UNROLL for (int i = 0; i < depth; ++i) o[i] *= rescale;
+            float weight[chunk];
+            weights.factors(weight, t, first + row);
             UNROLL for (int i = 0; i < chunk; ++i) {
                 if (first + row + i > t) continue;  // 0 times its v could be NaN
                 const float p = exp2f(score[i] - shift);
                 sum += p;
-                add<LANES>(o, p * weights.factor(t, first + row + i), v[row + i]);
+                add<LANES>(o, p * weight[i], v[row + i]);
             }
         }
     }
@@ -188,10 +199,11 @@ __global__ void __launch_bounds__(threads, 3)
         __syncthreads();
         const int last = min(rows<LANES>, end - first);
         for (int row = 0; row < last; row += chunk) {
-            float dscore[chunk];
+            float dscore[chunk], weight[chunk];
+            weights.factors(weight, t, first + row);
             UNROLL for (int i = 0; i < chunk; ++i) {
                 const float p = exp2f(dot<LANES>(q, k[row + i]) - log_sum);
-                dscore[i] = p * (weights.factor(t, first + row + i) * dot<LANES>(dy, v[row + i]) - dout_out);
+                dscore[i] = p * (weight[i] * dot<LANES>(dy, v[row + i]) - dout_out);
             }
             UNROLL for (int i = 0; i < chunk; ++i) if (first + row + i <= t) add<LANES>(dq, dscore[i], k[row + i]);
         }

@@ -91,23 +91,21 @@ struct AllKept {
 struct SomeKept {
     Random random;
     uint32_t site, threshold;
-    uint64_t first;  // draw of the head's first query
+    uint64_t first;  // the lane's draw for the head's first queries and keys
     int64_t row_draws;
     __device__ __forceinline__ SomeKept(const Dropout& d, int64_t head, int seq, int NH)
-        : random(d.random()),
-          site(d.site),
-          threshold(d.threshold),
-          first(d.first_draw(head * seq, int64_t{NH} * seq, seq)),
-          row_draws((seq + 7) / 8) {}
+        : random(d.random()), site(d.site), threshold(d.threshold), row_draws((seq + 7) / 8) {
+        const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4 + lane % 4 / 2 * 8;
+        first = d.first_draw(head * seq + row, int64_t{NH} * seq, seq) + static_cast<uint64_t>(lane % 2);
+    }
 
     // Each lane draws for one of the 16 queries and 8 of the 16 keys. Then four lanes of a warp have all bits of rows
     // r and r + 8, r = lane / 4: bit 16 * half + k, for key k, is 1 if it is kept for row r + 8 * half.
     __device__ __forceinline__ unsigned bits(int query, int key) const {
-        const int lane = static_cast<int>(threadIdx.x) % 32, row = query + lane / 4 + lane % 4 / 2 * 8;
-        const Philox drawn = random.bits(first + static_cast<uint64_t>(row * row_draws + key / 8 + lane % 2), site);
+        const Philox drawn = random.bits(first + static_cast<uint64_t>(query * row_draws + key / 8), site);
         unsigned kept = 0;
         UNROLL for (int i = 0; i < 8; ++i) kept |= (drawn.bits16(i) >= threshold ? 1u : 0u) << i;
-        kept <<= lane % 4 * 8;
+        kept <<= threadIdx.x % 4 * 8;
         kept |= __shfl_xor_sync(0xffffffff, kept, 1);
         return kept | __shfl_xor_sync(0xffffffff, kept, 2);
     }

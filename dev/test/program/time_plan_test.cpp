@@ -63,7 +63,10 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
 }
 
 TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
-    const Args args = {{"data", text}, {"out", at("run")}, {"minutes", "0.02"}, {"layers", "1"}, {"context", "24"}};
+    Args args = small;
+    args.erase("seq");
+    args.insert({{"data", text}, {"out", at("run")}});
+    args["context"] = "24";
     EXPECT_NE(expect_done(words("train", args)).find("context 24,"), std::string::npos);
 }
 
