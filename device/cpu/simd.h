@@ -123,11 +123,15 @@ inline vfloat sqrt(vfloat v) {
 #endif
 }
 
-// If b is NaN the result is NaN, so max(bound, x) keeps a NaN x visible. GCC compiles the comparison to two operations,
-// a mask and a blend.
+// a > b ? a : b, for which GCC has a mask and a blend where x86 has one instruction. If b is NaN the result is NaN, so
+// max(bound, x) keeps a NaN x visible.
 inline vfloat max(vfloat a, vfloat b) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (vfloat)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vfloat)_mm_max_ps((__m128)a, (__m128)b);
 #else
     return a > b ? a : b;
 #endif
@@ -135,6 +139,10 @@ inline vfloat max(vfloat a, vfloat b) {
 inline vfloat min(vfloat a, vfloat b) {
 #if defined(__AVX512F__)
     return (vfloat)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (vfloat)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vfloat)_mm_min_ps((__m128)a, (__m128)b);
 #else
     return a < b ? a : b;
 #endif

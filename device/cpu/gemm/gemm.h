@@ -19,15 +19,22 @@
 
 namespace gemm {
 
-// A reference to an epilogue, a function f(m, n, lanes) that is called for each row of each finished tile while the
-// tile is in L1: C[m][n … n + lanes) holds the result of the GEMM. f must outlive the GEMM.
+// A reference to an epilogue, a function f(m, n, left) that is called for each vector of each finished tile while the
+// tile is in L1: C[m][n …] holds the result of the GEMM, in `left` lanes (W or fewer). It is called for all rows of a
+// vector of columns before the next one, so that what depends on the columns only, and constants, stay in registers. f
+// must outlive the GEMM.
 class EpilogueRef {
 public:
     EpilogueRef() = default;
     template <class F>
     EpilogueRef(const F& f)
         : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes) {
-              for (int64_t m = rows.begin; m < rows.end; ++m) (*static_cast<const F*>(p))(m, n, lanes);
+              const F& f_of = *static_cast<const F*>(p);
+              int64_t i = 0;
+              for (; i + W <= lanes; i += W)
+                  for (int64_t m = rows.begin; m < rows.end; ++m) f_of(m, n + i, int64_t{W});
+              if (i < lanes)
+                  for (int64_t m = rows.begin; m < rows.end; ++m) f_of(m, n + i, lanes - i);
           }) {}
     void operator()(Range rows, int64_t n, int64_t lanes) const {
         if (f_) call_(f_, rows, first_column_ + n, lanes);
