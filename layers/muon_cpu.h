@@ -35,7 +35,12 @@ void multiply_symmetric(MatmulKind matmul_kind, float* scratch, int64_t n, int64
         const int64_t end = std::min(n, begin + strip);
         gemm::block_in<A, B>(matmul_kind, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c,
                              n, gemm::Store::set, {}, nullptr);
-        for (int64_t i = begin; i < end; ++i)
+        static_assert((4 * gemm::MR) % simd::W == 0);  // so strips begin at whole vectors
+        int64_t i = begin;
+        for (; i + simd::W <= end; i += simd::W)
+            for (int64_t j = 0; j < begin; j += simd::W)
+                simd::transpose(c + j * n + i, n, simd::W, [=](int64_t r) { return simd::load(c + (i + r) * n + j); });
+        for (; i < end; ++i)
             for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
     }
 }
