@@ -288,6 +288,8 @@ void Options::fill_defaults() {
     if (unset("tokenizer")) tokenizer = bytes ? "byte" : "";  // the model's own
     if (command != "train") return;
     if (out.empty()) out = "out/" + (init.empty() ? preset : "init");
+    const bool chosen_later = (minutes > 0 || hours > 0) && init.empty() && !given("model");  // by choose_recipe()
+    if (chosen_later && unset("context") && given("seq")) context = std::max(context, seq);
     if (unset("seq") && context > 0) seq = std::min(seq, context);
     if (unset("warmup")) warmup = std::min(warmup, steps / 10);
     if (unset("decay-frac")) decay_frac = schedule == "wsd" ? 0.2 : 1;

@@ -119,9 +119,11 @@ std::string expectation(double flops) {
     return losses;
 }
 
-// The model's shape and batch that a recipe names. Sequences are as long as the context, which may be given.
+// The model's shape and batch that a recipe names. Sequences are as long as the context, unless one of the two is
+// given.
 Choices shape_of(const Recipe& recipe, const Options& options) {
-    const int64_t context = options.given("context") ? options.context : recipe.context;
+    const int64_t longest = options.given("seq") ? std::max(recipe.context, options.seq) : recipe.context;
+    const int64_t context = options.given("context") ? options.context : longest;
     return {{"layers", text(recipe.layers)},
             {"channels", text(recipe.channels)},
             {"heads", text(recipe.heads())},

@@ -70,6 +70,25 @@ TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
     EXPECT_NE(expect_done(words("train", args)).find("context 24,"), std::string::npos);
 }
 
+// Recipes for so short a time, and the default model, have a context of 128.
+TEST_F(TimePlan, ChoosesAContextForTheSequencesThatAreGiven) {
+    Args args = small;
+    args.erase("context");
+    args.insert({{"data", text}, {"out", at("long")}});
+    args["seq"] = "130";
+    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    const auto context = std::ranges::find(chosen, "--context");
+    ASSERT_NE(context, chosen.end());
+    EXPECT_GE(std::stoi(context[1]), 130);
+    args["out"] = at("short"), args["seq"] = "16";
+    EXPECT_NE(expect_done(words("train", args)).find("--context 128"), std::string::npos) << "the recipe's";
+    args["out"] = at("none"), args["seq"] = "130", args["context"] = "129";
+    expect_refused(words("train", args), {"--seq: 130", "context 129; give at most 129"});
+    args.erase("context");
+    args["model"] = "tiny";
+    expect_refused(words("train", args), {"--seq: 130", "context 128; give at most 128"});
+}
+
 TEST_F(TimePlan, RefusesTooLittleTimeAndWhatContradictsIt) {
     Args args = small;
     args.insert({{"data", text}, {"out", at("none")}});
