@@ -11,17 +11,25 @@
 #include "io/text/bpe_trainer.h"
 #include "io/text/tokenizer_files.h"
 #include "program/text_progress.h"
+#include "program/time_plan.h"
 
 namespace {
 
 constexpr const char* title = "learning a tokenizer: ";
 
-// `source` is the text, for messages; `option` says how the size is given: "--vocab " or "bpe:".
-Vocabulary learn(const WordCounts& words, int64_t size, const std::string& source, const std::string& option,
-                 TextProgress& progress) {
+WordCounts require_text(WordCounts words, const std::string& source) {
     if (words.size() == 0) throw InputError(source + ": contains no text; a tokenizer is learned from a longer one");
-    Vocabulary vocabulary =
-        train_byte_pairs(words, size, [&](int64_t tokens) { progress.show("merges", tokens, size); });
+    return words;
+}
+
+// There are fewer than `size` tokens if the text cannot teach as many.
+Vocabulary learn(const WordCounts& words, int64_t size, TextProgress& progress) {
+    return train_byte_pairs(words, size, [&](int64_t tokens) { progress.show("merges", tokens, size); });
+}
+
+// `source` is the text, for messages; `option` says how the size is given: "--vocab " or "bpe:".
+void check_vocabulary(const Vocabulary& vocabulary, int64_t size, const std::string& source,
+                      const std::string& option) {
     if (const int64_t found = std::ssize(vocabulary.tokens); found < size)
         throw InputError(source + ": all of its words are tokens with a vocabulary of " + std::to_string(found) +
                          ", so that " + option + std::to_string(size) + " is too many; give " + option +
@@ -30,7 +38,6 @@ Vocabulary learn(const WordCounts& words, int64_t size, const std::string& sourc
         throw InputError(source + ": has words so long that the tokenizer's file would have more than " +
                          std::to_string(max_json_bytes >> 20) +
                          " MiB; break them by spaces or lines, or give a smaller " + option + "N");
-    return vocabulary;
 }
 
 }  // namespace
@@ -43,8 +50,9 @@ void run_learn_tokenizer(const Options& options) {
     Vocabulary vocabulary;
     {
         TextProgress progress(title);
-        words = count_words(texts, {}, TextPart::all, added, progress.reader());
-        vocabulary = learn(words, options.vocab, options.in_path, "--vocab ", progress);
+        words = require_text(count_words(texts, {}, TextPart::all, added, progress.reader()), options.in_path);
+        vocabulary = learn(words, options.vocab, progress);
+        check_vocabulary(vocabulary, options.vocab, options.in_path, "--vocab ");
     }
     write_file_atomically(options.out_path, hugging_face_json(vocabulary));
     const auto tokenizer = make_tokenizer(vocabulary, options.out_path, options.no_special_tokens);
@@ -54,11 +62,27 @@ void run_learn_tokenizer(const Options& options) {
                 options.out_path.c_str());
 }
 
-std::shared_ptr<const Tokenizer> learn_tokenizer(const Options& options) {
-    TextProgress progress(title);
-    const AddedTokens added = added_tokens_to_train(options.no_special_tokens);
-    const WordCounts words = count_training_words(options.data_names(), options.val_names(), added, progress.reader());
-    return make_tokenizer(learn(words, trained_vocabulary_size(options.tokenizer), options.data_names().text(),
-                                "--tokenizer bpe:", progress),
-                          options.tokenizer, options.no_special_tokens);
+std::shared_ptr<const Tokenizer> learn_tokenizer(Options& options) {
+    const std::string source = options.data_names().text();
+    int64_t size = trained_vocabulary_size(options.tokenizer);
+    Vocabulary vocabulary;
+    {
+        TextProgress progress(title);
+        const AddedTokens added = added_tokens_to_train(options.no_special_tokens);
+        const WordCounts words = require_text(
+            count_training_words(options.data_names(), options.val_names(), added, progress.reader()), source);
+        vocabulary = learn(words, size, progress);
+    }
+    const int64_t found = std::ssize(vocabulary.tokens);
+    if (found < size && seconds_to_train(options) > 0 && !options.given("tokenizer")) {
+        size = found;
+        options.choose({{"tokenizer", found < smallest_useful_vocabulary ? "byte" : "bpe:" + std::to_string(found)}});
+        std::printf("time: all of the text's words are tokens with a vocabulary of %" PRId64
+                    ", so --tokenizer is now %s\n",
+                    found, options.tokenizer.c_str());
+        if (found < smallest_useful_vocabulary)
+            return load_tokenizer("byte", {.special_as_text = options.no_special_tokens});
+    }
+    check_vocabulary(vocabulary, size, source, "--tokenizer bpe:");
+    return make_tokenizer(vocabulary, options.tokenizer, options.no_special_tokens);
 }

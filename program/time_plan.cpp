@@ -91,7 +91,7 @@ constexpr double most_passes = 20;
 // A vocabulary that the text can teach: each token should occur some hundred times.
 int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
     const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 512)));
-    return taught < 512 ? 0 : std::min(wanted, taught);  // 0: bytes
+    return taught < smallest_useful_vocabulary ? 0 : std::min(wanted, taught);  // 0: bytes
 }
 
 // 0 for token shards. A compressed text is about three times as long as its file.

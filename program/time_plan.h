@@ -12,6 +12,9 @@
 // The seconds that --minutes or --hours gives, or 0.
 inline double seconds_to_train(const Options& options) { return options.minutes * 60 + options.hours * 3600; }
 
+// --minutes chooses bytes where a text could teach fewer tokens than this.
+inline constexpr int64_t smallest_useful_vocabulary = 512;
+
 // Sets the model's shape, the tokenizer and the rates by the operations that this machine can do in the time, and the
 // size of the text. Measures the machine for about a second. All ranks call it.
 void choose_recipe(Options& options, Ranks& ranks);

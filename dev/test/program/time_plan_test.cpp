@@ -62,6 +62,29 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     EXPECT_EQ(chosen[1], "bpe:512");
 }
 
+// Long texts of so few words that each becomes a token before there are as many as their size lets expect.
+TEST_F(TimePlan, ChoosesTheTokenizerAgainForATextOfFewWords) {
+    for (const auto& [name, words_of_text, tokenizer] :
+         {std::tuple("line", 1, "byte"), std::tuple("words", 150, "bpe:684")}) {
+        std::string lines;
+        for (int i = 0; i < 120'000; ++i) lines += "w" + std::to_string(i % words_of_text * 77'777) + "\n";
+        write_bytes(at(std::string(name) + ".txt"), lines);
+        Args args = small;
+        args.insert({{"data", at(std::string(name) + ".txt")}, {"out", at(name)}});
+        const std::string printed = expect_done(words("train", args));
+        const std::vector<std::string> chosen = again(printed);
+        EXPECT_EQ(chosen[0], "--tokenizer");
+        EXPECT_TRUE(chosen[1].starts_with(tokenizer)) << chosen[1];
+        EXPECT_NE(printed.find("so --tokenizer is now " + chosen[1] + "\n"), std::string::npos) << printed;
+        args.erase("minutes");
+        args["out"] = at(std::string(name) + "-again");
+        std::vector<std::string> repeat = words("train", args);
+        repeat.insert(repeat.end(), chosen.begin(), chosen.end());
+        expect_done(repeat);
+        expect_same_run(std::string(name) + "-again", name);
+    }
+}
+
 TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
     Args args = small;
     args.erase("seq");
