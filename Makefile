@@ -173,8 +173,9 @@ help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 # Files that take little time at run time are optimized less, which compiles faster.
-COLD := $(RUN) $(COMMAND_LINE) $(patsubst %,$(B)/io/%.o,model/checkpoint model/hugging_face file/json file/line_file text/tokenizer_hugging_face) \
-    $(patsubst %,$(B)/program/%.o,exit_status training_run)
+COLD := $(RUN) $(COMMAND_LINE) $(B)/train_gpt2.o $(patsubst %,$(B)/io/%.o,model/checkpoint model/checkpoint_reading model/gguf model/hugging_face \
+    file/json file/line_file data/data_files text/tokenizer_hugging_face) \
+    $(patsubst %,$(B)/program/%.o,commands exit_status interactive time_plan training_run)
 OPT  :=
 $(COLD): OPT := -O1
 # The sanitizers find as much without optimization, and compiling takes a third less; but training, tokenizers and data would
@@ -214,7 +215,7 @@ $(B)/dev/test/common.h.gch: dev/test/common.h
 
 # The version that --version prints is compiled anew after each commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)
-$(B)/program/version.o: OPT := -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
+$(B)/program/version.o: OPT := -O1 -D'VERSION="$(shell git describe --always --tags --dirty 2>/dev/null)"'
 
 # The fallbacks of PORTABLE=1 are in one header. Objects without it are those of the other build, which check-portable makes.
 ifdef PORTABLE
