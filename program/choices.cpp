@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "io/file/error.h"
@@ -98,36 +99,76 @@ std::string long_examples_note(const ExampleSet& set, int64_t seq) {
            "last tokens";
 }
 
-ChoicesResult evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
-                               const std::function<void(int64_t)>& between) {
+int64_t fingerprint(const ExampleSet& set) {
+    uint64_t hash = 1469598103934665603;  // FNV-1a over words
+    const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211; };
+    const auto add_all = [&](const std::vector<int32_t>& tokens) {
+        add(std::ssize(tokens));
+        for (const int32_t token : tokens) add(token);
+    };
+    add(set.last_word);
+    for (const Example& example : set.examples) {
+        add(example.label);
+        add_all(example.context);
+        add(std::ssize(example.endings));
+        for (const auto& ending : example.endings) add_all(ending);
+    }
+    return static_cast<int64_t>(hash >> 1);
+}
+
+std::optional<ChoicesResult> evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
+                                              const std::function<bool(int64_t)>& between, Ranks& ranks) {
     std::vector<Row> rows = rows_of(set, seq);
     std::ranges::stable_sort(rows, std::greater{}, &Row::length);  // so that rows of a pass have similar lengths
-    std::vector<std::vector<Score>> scores;
-    for (const Example& example : set.examples) scores.emplace_back(example.endings.size());
+    std::vector<std::span<const Row>> passes;
+    for (size_t i = 0; i < rows.size(); i += passes.back().size())
+        passes.push_back(
+            std::span(rows).subspan(i, std::min(static_cast<size_t>(batch * seq / rows[i].length), rows.size() - i)));
+    // Each rank computes every count()-th pass. Here stand the rows of the first rank, then those of the second, ….
+    std::vector<Row> shared;
+    std::vector<std::span<const Row>> own;
+    std::vector<int64_t> cuts{0};
+    const auto count = static_cast<size_t>(ranks.count()), rank = static_cast<size_t>(ranks.rank());
+    for (size_t r = 0; r < count; ++r) {
+        for (size_t p = r; p < passes.size(); p += count) {
+            shared.insert(shared.end(), passes[p].begin(), passes[p].end());
+            if (r == rank) own.push_back(passes[p]);
+        }
+        cuts.push_back(std::ssize(shared));
+    }
 
+    std::vector<Score> found(shared.size());
+    Score* score = &found[static_cast<size_t>(cuts[rank])];
     std::vector<float> losses(static_cast<size_t>(batch * seq));
     int64_t done = 0;
-    for (size_t i = 0; i < rows.size();) {
-        const int64_t T = rows[i].length;
-        const int64_t B = std::min<int64_t>(batch * seq / T, std::ssize(rows) - static_cast<int64_t>(i));
+    bool go_on = true, finite = true;
+    for (size_t pass = 0; finite && pass < own.size(); ++pass) {
+        go_on = between(done);
+        if (!go_on) break;
+        const int64_t T = own[pass][0].length, B = std::ssize(own[pass]);
         // Attention is causal: what fills the end of a shorter row does not change the predictions before it.
         std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
-        for (int64_t b = 0; b < B; ++b) write_row(set, rows[i + b], &x[b * T], &y[b * T]);
-        between(done);
+        for (int64_t b = 0; b < B; ++b) write_row(set, own[pass][static_cast<size_t>(b)], &x[b * T], &y[b * T]);
         model.token_losses(losses.data(), x.data(), y.data(), B, T);
-        for (int64_t b = 0; b < B; ++b, ++i) {
-            const Row& row = rows[i];
+        for (int64_t b = 0; b < B; ++b, ++score) {
+            const Row& row = own[pass][static_cast<size_t>(b)];
             const int64_t first = b * T + row.length - row.scored;
-            Score& score = scores[row.example][row.ending];
-            score.nats = std::accumulate(&losses[first], &losses[first] + row.scored, 0.0);
-            score.tokens = row.scored;
-            if (!std::isfinite(score.nats))
-                throw CheckFailed(set.source + ": the loss of example " + std::to_string(row.example) +
-                                  " is NaN or infinite; use another checkpoint");
-            if (set.last_word) score.greedy = is_greedy(model, first, row.scored, y.data());
+            score->nats = std::accumulate(&losses[first], &losses[first] + row.scored, 0.0);
+            score->tokens = row.scored;
+            finite = finite && std::isfinite(score->nats);
+            if (finite && set.last_word) score->greedy = is_greedy(model, first, row.scored, y.data());
             done += row.length;
         }
     }
+    if (largest(ranks, go_on ? 0 : 1) > 0) return std::nullopt;
+    all_gather(ranks, found.data(), cuts);
+    std::vector<std::vector<Score>> scores;
+    for (const Example& example : set.examples) scores.emplace_back(example.endings.size());
+    for (size_t i = 0; i < shared.size(); ++i) scores[shared[i].example][shared[i].ending] = found[i];
+    for (const Row& row : rows)  // the first of them in the order of one rank, which is the same for all
+        if (!std::isfinite(scores[row.example][row.ending].nats))
+            throw CheckFailed(set.source + ": the loss of example " + std::to_string(row.example) +
+                              " is NaN or infinite; use another checkpoint");
 
     ChoicesResult result{.last_word = set.last_word, .examples = std::ssize(set.examples)};
     for (size_t i = 0; i < scores.size(); ++i) {

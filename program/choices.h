@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "gpt2_model.h"
+#include "device/parallel/ranks.h"
 #include "io/data/choices.h"
 
 struct ChoicesResult {
@@ -28,8 +30,12 @@ int64_t tokens_to_evaluate(const ExampleSet& set, int64_t seq);
 // One line about the examples of which a model that sees `seq` tokens sees only the end, or "" if there are none.
 std::string long_examples_note(const ExampleSet& set, int64_t seq);
 
+// A number that differs, almost surely, between sets whose examples differ.
+int64_t fingerprint(const ExampleSet& set);
+
 // Each forward pass computes up to batch * seq tokens, of rows of similar length. `between` is called before each with
-// the number of tokens so far. The model needs room for one sequence in its cache. Throws CheckFailed if a loss is NaN
-// or infinite.
-ChoicesResult evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
-                               const std::function<void(int64_t)>& between);
+// the number of tokens so far; if it returns false, the evaluation ends without a result. Ranks share the passes, and
+// each gets the result, which has the same bits for any number of them. The model needs room for one sequence in its
+// cache. Throws CheckFailed if a loss is NaN or infinite.
+std::optional<ChoicesResult> evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
+                                              const std::function<bool(int64_t)>& between, Ranks& ranks = alone());

@@ -289,8 +289,11 @@ void eval_choices(const Options& options, const Loaded& loaded, int64_t seq) {
     ChoicesResult result;
     {
         EvaluationProgress progress(tokens_to_evaluate(set, seq));
-        result =
-            evaluate_choices(*loaded.model, set, options.batch, seq, [&](int64_t tokens) { progress.show(tokens); });
+        const auto show = [&](int64_t tokens) {
+            progress.show(tokens);
+            return true;
+        };
+        result = *evaluate_choices(*loaded.model, set, options.batch, seq, show);
     }
     std::printf("%s\n", result.text().c_str());
 }

@@ -97,7 +97,7 @@ void TrainingRun::open_data(int64_t vocab) {
     for (const Dataset* part : {&data.train, &data.val})
         for (const std::string& note : part->notes) warn(note);
     check_data();
-    if (!options.choices.empty() && ranks.first()) {
+    if (!options.choices.empty()) {
         choices = read_examples(options.choices, *tokenizer, vocab, options.limit);
         if (const std::string note = long_examples_note(*choices, options.seq); !note.empty()) warn(note);
     }
@@ -156,6 +156,13 @@ void TrainingRun::compare_ranks() {
         if (state.data != of_data[0])
             throw InputError(without_controls(options.data_names().text()) +
                              ": the tokens on this machine are not those of rank 0; give every machine the same files");
+    });
+    const std::vector<int64_t> of_choices = all_gather(ranks, choices ? fingerprint(*choices) : -1);
+    on_all(ranks, [&] {
+        if (of_choices[static_cast<size_t>(ranks.rank())] != of_choices[0])
+            throw InputError(
+                without_controls(options.choices) +
+                ": the examples on this machine are not those of rank 0; give every machine the same file");
     });
     const std::vector<std::string> builds =
         all_gather(ranks, build_text() + (options.on_gpu ? ", " + device_name(options) : ""));
@@ -435,11 +442,12 @@ void TrainingRun::evaluate() {
     const Validation found = more ? validate(windows * 10) : of_some;
     LogEntry entry{.step = state.step, .split = "val", .loss = found.loss};
     if (tokenizer->reads_text() && tokenizer->name() != "byte") entry.nats_per_byte = found.per_byte;
-    if (!options.choices.empty())
-        on_first_rank([&] {
-            entry.choices_accuracy =
-                evaluate_choices(*model, *choices, options.batch, options.seq, [&](int64_t) { pause(); }).accuracy();
-        });
+    if (choices) {
+        const auto answers = evaluate_choices(
+            *model, *choices, options.batch, options.seq, [&](int64_t) { return !pauses(); }, ranks);
+        if (!answers) throw Interrupted{};
+        entry.choices_accuracy = answers->accuracy();
+    }
     entry.seconds = seconds_now() - started;
     add_to_log(entry);
     state.evaluated = state.step;
@@ -515,7 +523,8 @@ void TrainingRun::pause() {
     if (pauses()) throw Interrupted{};
 }
 
-// Runs f on rank 0 while the others wait. If it throws Interrupted or CheckFailed, all throw it.
+// Runs f on rank 0 while the others wait: a sample, which is short, and whose tokens each need the one before them. If
+// it throws Interrupted or CheckFailed, all throw it.
 void TrainingRun::on_first_rank(const std::function<void()>& f) {
     if (ranks.count() == 1) return f();
     enum Outcome { done, interrupted, failed } outcome = done;

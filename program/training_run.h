@@ -124,7 +124,7 @@ private:
     Datasets data;
     std::optional<Batches> batches;
     std::optional<WindowReader> val;
-    std::optional<ExampleSet> choices;  // of --choices, on rank 0
+    std::optional<ExampleSet> choices;  // of --choices
     std::optional<Log> log;             // on rank 0
     LogHistory history;
     std::optional<SampleLog> samples;  // on rank 0

@@ -165,9 +165,10 @@ TEST_F(Choices, LastWordsThatAreTheGreedyPrediction) {
         GPT2<decltype(device)> model(std::move(device), config, batch, 24, ActivationPolicy::inference, {1, 1});
         std::copy(parameters.begin(), parameters.end(), model.parameters.get());
         int64_t last = -1;
-        const ChoicesResult result = evaluate_choices(model, set, batch, 24, [&](int64_t tokens) {
+        const ChoicesResult result = *evaluate_choices(model, set, batch, 24, [&](int64_t tokens) {
             EXPECT_GT(tokens, last);
             last = tokens;
+            return true;
         });
         EXPECT_LT(last, tokens_to_evaluate(set, 24));
         return result;
@@ -179,6 +180,49 @@ TEST_F(Choices, LastWordsThatAreTheGreedyPrediction) {
         EXPECT_EQ(exact.by_sum, greedy);
         EXPECT_NEAR(cpu.nats, wanted.nats, 1e-5 * wanted.nats);
         EXPECT_NEAR(exact.nats, wanted.nats, 1e-6 * wanted.nats);
+    }
+}
+
+// The last of some ranks, run after the others in one process: it receives what they would have sent.
+struct OneOfMany final : Ranks {
+    OneOfMany(int64_t rank, int64_t count, std::vector<std::vector<std::string>>& sent) : sent_by(sent) {
+        rank_ = rank, count_ = count;
+    }
+    void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
+        const Message& m = sends[0];  // in a gather, all get the same
+        sent_by[static_cast<size_t>(rank_)].emplace_back(static_cast<const char*>(m.data), m.bytes);
+        for (const Message& r : receives) {
+            const auto& all = sent_by[static_cast<size_t>(r.rank)];
+            if (exchanges < all.size())
+                std::copy(all[exchanges].begin(), all[exchanges].end(), static_cast<char*>(r.data));
+        }
+        ++exchanges;
+    }
+    void abort(int) override {}
+    std::vector<std::vector<std::string>>& sent_by;
+    size_t exchanges = 0;
+};
+
+// Each of four ranks computes about a quarter of the tokens, and the last has the result of one rank, bit for bit.
+TEST_F(Choices, AreSharedByRanks) {
+    for (const std::string& file : {hellaswag(60), lambada(60)}) {
+        const ExampleSet set = examples(file);
+        GPT2<Cpu> model(Cpu{}, config, 2, 24, ActivationPolicy::inference, {1, 1});
+        std::copy(parameters.begin(), parameters.end(), model.parameters.get());
+        int64_t passes = 0;
+        const auto count = [&](int64_t) { return ++passes > 0; };
+        const ChoicesResult alone = *evaluate_choices(model, set, 2, 24, count);
+        const int64_t of_one = std::exchange(passes, 0);
+        std::vector<std::vector<std::string>> sent(4);
+        ChoicesResult shared;
+        for (int64_t rank = 0; rank < 4; ++rank) {
+            OneOfMany ranks(rank, 4, sent);
+            shared = *evaluate_choices(model, set, 2, 24, count, ranks);
+            EXPECT_NEAR(static_cast<double>(std::exchange(passes, 0)), static_cast<double>(of_one) / 4, 1);
+        }
+        EXPECT_EQ(shared.by_sum, alone.by_sum);
+        EXPECT_EQ(shared.by_mean, alone.by_mean);
+        EXPECT_EQ(shared.nats, alone.nats);
     }
 }
 

@@ -141,6 +141,24 @@ TEST_F(RanksOfMpi, TrainTheModelOfOneProcess) {
     if (gemm::has_bf16) expect_same_for_any_number("bf16", odd({{"matmul", "bf16"}}), {2});
 }
 
+// They read the examples each, so that one who has others is named.
+TEST_F(RanksOfMpi, ShareTheExamplesOfChoices) {
+    std::string lines;
+    for (int i = 0; i < 40; ++i)
+        lines += R"({"ctx": "line )" + std::to_string(i) + R"(", "endings": ["of it", "s", "and )" +
+                 std::to_string(i * i) + R"("], "label": )" + std::to_string(i % 3) + "}\n";
+    write_bytes(at("choices.jsonl"), lines);
+    write_bytes(at("others.jsonl"), lines + lines.substr(0, lines.find('\n') + 1));
+    expect_same_for_any_number("choices", odd({{"choices", at("choices.jsonl")}, {"steps", "2"}}), {2});
+    EXPECT_TRUE(timeless_log("choices").back().contains("choices_accuracy"));
+    start_by_shell(2, "examples='" + at("choices.jsonl") + "'; [ $rank = 0 ] || examples='" + at("others.jsonl") +
+                          "'; exec \"$@\" --choices \"$examples\"");
+    const Result result = run(training("others", odd()));
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("train_gpt2: rank 1 on "), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("the examples on this machine are not those of rank 0"), std::string::npos) << result.err;
+}
+
 TEST_F(RanksOfMpi, ShareTokenShards) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
     std::vector<uint16_t> tokens;
