@@ -138,7 +138,7 @@ std::optional<ChoicesResult> evaluate_choices(Model& model, const ExampleSet& se
     }
 
     std::vector<Score> found(shared.size());
-    Score* score = &found[static_cast<size_t>(cuts[rank])];
+    Score* score = found.data() + cuts[rank];
     std::vector<float> losses(static_cast<size_t>(batch * seq));
     int64_t done = 0;
     bool go_on = true, finite = true;
