@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "io/file/checksum.h"
 #include "io/file/error.h"
 
 namespace {
@@ -99,21 +100,21 @@ std::string long_examples_note(const ExampleSet& set, int64_t seq) {
            "last tokens";
 }
 
-int64_t fingerprint(const ExampleSet& set) {
-    uint64_t hash = 1469598103934665603;  // FNV-1a over words
-    const auto add = [&](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211; };
-    const auto add_all = [&](const std::vector<int32_t>& tokens) {
+uint32_t fingerprint(const ExampleSet& set) {
+    uint32_t crc = 0;
+    const auto add = [&](int64_t value) { crc = checksum(&value, sizeof value, crc); };
+    const auto add_tokens = [&](const std::vector<int32_t>& tokens) {
         add(std::ssize(tokens));
-        for (const int32_t token : tokens) add(token);
+        crc = checksum(tokens.data(), std::ssize(tokens) * static_cast<int64_t>(sizeof(int32_t)), crc);
     };
     add(set.last_word);
     for (const Example& example : set.examples) {
         add(example.label);
-        add_all(example.context);
+        add_tokens(example.context);
         add(std::ssize(example.endings));
-        for (const auto& ending : example.endings) add_all(ending);
+        for (const auto& ending : example.endings) add_tokens(ending);
     }
-    return static_cast<int64_t>(hash >> 1);
+    return crc;
 }
 
 std::optional<ChoicesResult> evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,

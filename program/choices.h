@@ -31,7 +31,7 @@ int64_t tokens_to_evaluate(const ExampleSet& set, int64_t seq);
 std::string long_examples_note(const ExampleSet& set, int64_t seq);
 
 // A number that differs, almost surely, between sets whose examples differ.
-int64_t fingerprint(const ExampleSet& set);
+uint32_t fingerprint(const ExampleSet& set);
 
 // Each forward pass computes up to batch * seq tokens, of rows of similar length. `between` is called before each with
 // the number of tokens so far; if it returns false, the evaluation ends without a result. Ranks share the passes, and

@@ -157,7 +157,7 @@ void TrainingRun::compare_ranks() {
             throw InputError(without_controls(options.data_names().text()) +
                              ": the tokens on this machine are not those of rank 0; give every machine the same files");
     });
-    const std::vector<int64_t> of_choices = all_gather(ranks, choices ? fingerprint(*choices) : -1);
+    const std::vector<int64_t> of_choices = all_gather(ranks, choices ? int64_t{fingerprint(*choices)} : -1);
     on_all(ranks, [&] {
         if (of_choices[static_cast<size_t>(ranks.rank())] != of_choices[0])
             throw InputError(
