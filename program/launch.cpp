@@ -88,6 +88,8 @@ void on_all(Ranks& ranks, const std::function<void()>& f) {
     Failure mine{0, ""};
     try {
         f();
+    } catch (const ConnectionLost&) {
+        throw;
     } catch (const std::exception&) {
         mine = current_failure();
     }

@@ -16,7 +16,7 @@ std::unique_ptr<Ranks> start_ranks();
 bool has_mpi();
 
 // Runs f on every rank and waits until all have. If it throws on some, RankFailed is thrown on all, with a message on
-// the lowest of those. For one process alone this is f().
+// the lowest of those. ConnectionLost passes through on its rank alone. For one process alone this is f().
 void on_all(Ranks& ranks, const std::function<void()>& f);
 // on_all, but rank 0 is done before the others begin: it writes files that they read.
 void on_first_then_others(Ranks& ranks, const std::function<void()>& f);

@@ -100,6 +100,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 // Does the work of only this stream, until it is finished or has to wait for another stream. Returns whether all is
 // done.
 bool finish_alone(cudaStream_t stream);
+// Adds to the stream an operation that does not end before the returned function is called.
+std::function<void()> hold(cudaStream_t stream);
 bool allow_shared(const void* kernel, size_t bytes);  // of dynamic shared memory
 
 template <class... P, class... A>

@@ -8,13 +8,19 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
 struct ncclComm {
     int rank = 0;
-    std::vector<int> sockets;  // to each rank; -1: this one
+    std::vector<int> sockets{};  // to each rank; -1: this one
+    int groups = 0, faulty_group = -1;
+    std::function<void()> release = nullptr;  // of the stream, once there is a group that never ends
+    int queries_before_error = 10;
     ~ncclComm() {
         for (const int socket : sockets)
             if (socket >= 0) close(socket);
@@ -117,7 +123,17 @@ ncclResult_t move_all() {
     }
 }
 
+// Once a group never ends, those after it are behind it in the stream.
+bool never_ends() {
+    const std::vector<Transfer>& transfers = sends.empty() ? receives : sends;
+    if (transfers.empty()) return false;
+    ncclComm& communicator = *transfers[0].communicator;
+    if (++communicator.groups == communicator.faulty_group) communicator.release = emulator::hold(transfers[0].stream);
+    return communicator.release != nullptr;
+}
+
 ncclResult_t run_group() {
+    if (never_ends()) return ncclSuccess;
     for (Transfer& t : sends) {
         if (cudaMemcpyAsync(t.bytes.data(), t.device, t.bytes.size(), cudaMemcpyDeviceToHost, t.stream) ||
             cudaStreamSynchronize(t.stream))
@@ -152,12 +168,28 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank) {
     if (ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-    *communicator = new ncclComm{rank, {}};
+    const char* const fault = std::getenv("EMULATED_NCCL_FAULT");
+    const int faulty_group = fault ? std::atoi(fault) : -1;
+    if (faulty_group == 0) return ncclSystemError;
+    *communicator = new ncclComm{.rank = rank, .faulty_group = faulty_group};
     return connect_all(**communicator, ranks, id);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+    if (communicator->release) throw emulator::Error("ncclCommDestroy waits for a group that never ends");
     delete communicator;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+    static std::vector<std::unique_ptr<ncclComm>> aborted;  // their sockets stay open, so that the peers wait on
+    aborted.emplace_back(communicator);
+    if (communicator->release) communicator->release();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {
+    *error = communicator->release && communicator->queries_before_error-- <= 0 ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -198,6 +230,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
             return "invalid usage";
         case ncclRemoteError:
             return "remote process exited or there was a network error";
+        case ncclInProgress:
+            return "NCCL operation in progress";
     }
     return "unknown result code";
 }

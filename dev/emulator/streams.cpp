@@ -105,13 +105,13 @@ static void work_until(const Condition& condition) {
     while (!condition())
         if (!do_a_piece()) throw emulator::Error("streams wait for each other");
 }
-static void finish_blocking() {
-    work_until([] {
-        return std::all_of(streams.begin(), streams.end(), [](auto* s) { return !s->blocking || s->pending.empty(); });
-    });
+// For the null stream: whether all blocking ones are done.
+static bool is_done(cudaStream_t stream) {
+    if (stream) return stream->pending.empty();
+    return std::all_of(streams.begin(), streams.end(), [](auto* s) { return !s->blocking || s->pending.empty(); });
 }
-static void finish(const EmulatedStream& s) {
-    work_until([&] { return s.pending.empty(); });
+static void finish(cudaStream_t stream) {
+    work_until([&] { return is_done(stream); });
 }
 static void finish_all() {
     work_until([] { return std::all_of(streams.begin(), streams.end(), [](auto* s) { return s->pending.empty(); }); });
@@ -142,7 +142,7 @@ static cudaError_t give(EmulatedStream* stream, Task work, std::shared_ptr<Recor
                         uint64_t time = 0) {
     if (!stream) {
         if (invalidate([](const EmulatedStream& s) { return s.blocking; })) return cudaErrorStreamCaptureImplicit;
-        finish_blocking();
+        finish(nullptr);
         if (waits_for) work_until([&] { return waits_for->done >= time; });
         if (work) work();
         return cudaSuccess;
@@ -173,6 +173,20 @@ bool emulator::finish_alone(cudaStream_t stream) {
     LOCKED;
     while (is_ready(*stream)) do_next_piece(*stream);
     return stream->pending.empty();
+}
+
+static int held = 0;  // streams, by hold()
+static void release(Recording& r) {
+    LOCKED;
+    r.done = r.recorded;
+    --held;
+}
+std::function<void()> emulator::hold(cudaStream_t stream) {
+    LOCKED;
+    const auto released = std::make_shared<Recording>();
+    give(stream, nullptr, released, ++released->recorded);
+    ++held;
+    return [released] { release(*released); };
 }
 
 // --- memory
@@ -245,7 +259,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                     [=, host = std::vector<char>(begin, begin + bytes)] { copy(to, host.data(), bytes, kind); });
     }
     const cudaError_t e = give(stream, [=] { copy(to, from, bytes, kind); });
-    if (waits && kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes)) finish(*stream);
+    if (waits && kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes)) finish(stream);
     return e;
 }
 
@@ -282,13 +296,34 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+// Invalidates the captures that a wait for the stream would have to wait for. Returns whether there was one.
+static bool forbids_wait(cudaStream_t stream) {
+    return stream ? stream->capture && (stream->capture->invalid = true)
+                  : invalidate([](const EmulatedStream& s) { return s.blocking; });
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     LOCKED;
-    if (stream ? stream->capture && (stream->capture->invalid = true)
-               : invalidate([](const EmulatedStream& s) { return s.blocking; }))
-        return cudaErrorStreamCaptureUnsupported;
-    stream ? finish(*stream) : finish_blocking();
+    if (forbids_wait(stream)) return cudaErrorStreamCaptureUnsupported;
+    finish(stream);
     return cudaSuccess;
+}
+
+// A host that queries again and again sees the work go on.
+template <class Condition>
+static cudaError_t query(const Condition& condition) {
+    if (late) std::rethrow_exception(std::exchange(late, nullptr));
+    do {
+        if (condition()) return cudaSuccess;
+        if (!do_a_piece() && !held) throw emulator::Error("streams wait for each other");
+    } while (random_below(2));
+    return cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    LOCKED;
+    if (forbids_wait(stream)) return cudaErrorStreamCaptureUnsupported;
+    return query([&] { return is_done(stream); });
 }
 
 cudaError_t cudaDeviceSynchronize() {
@@ -333,11 +368,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return give(stream, nullptr, event->recording, r.recorded);
 }
 
+static bool is_done(const Recording& r) { return r.done >= r.recorded; }
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     LOCKED;
     if (event->recording->captured()) return cudaErrorCapturedEvent;
-    work_until([&] { return event->recording->done >= event->recording->recorded; });
+    work_until([&] { return is_done(*event->recording); });
     return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    LOCKED;
+    if (event->recording->captured()) return cudaErrorCapturedEvent;
+    return query([&] { return is_done(*event->recording); });
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
@@ -346,7 +389,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
         const Recording& r = *event->recording;
         if (r.captured()) return cudaErrorCapturedEvent;
         if (r.recorded == 0 || !event->timing) return cudaErrorInvalidResourceHandle;
-        if (r.done < r.recorded) return cudaErrorNotReady;
+        if (!is_done(r)) return cudaErrorNotReady;
     }
     *milliseconds = std::chrono::duration<float, std::milli>(to->recording->clock - from->recording->clock).count();
     return cudaSuccess;

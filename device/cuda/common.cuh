@@ -6,12 +6,15 @@
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <new>
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/bf16.h"
@@ -104,11 +107,29 @@ struct Cuda {
     std::shared_ptr<struct CublasLt> cublas;      // made by the first matmul (device/cuda/cublaslt.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)
     std::shared_ptr<struct CudaTimings> timings;  // calls that are not in the profile yet
+    // Throws if the stream waits for a lost rank. Set by the stream's first exchange (device/cuda/nccl.cuh).
+    std::function<void()> check_ranks;
+
+    // The host waits for the stream, or for an event that may depend on it.
+    void wait() const {
+        if (!check_ranks) return cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+        poll([&] { return cudaStreamQuery(stream); }, "cudaStreamQuery");
+    }
+    void wait(const CudaEvent& event) const {
+        if (!check_ranks) return cuda_check(cudaEventSynchronize(event.event), "cudaEventSynchronize");
+        poll([&] { return cudaEventQuery(event.event); }, "cudaEventQuery");
+    }
+    // Stands before calls that wait for the stream inside CUDA, where a lost rank would not be noticed: cudaFree, and
+    // copies to and from memory that is not pinned.
+    void wait_for_ranks() const {
+        if (check_ranks) wait();
+    }
 
     // Scratch memory for data between the kernels of one layer: at least `count` floats, contents undefined, valid
     // until the next call. It grows and never shrinks.
     float* scratch(int64_t count) {
         if (scratch_count_ < count) {
+            wait_for_ranks();
             scratch_ = nullptr;  // frees the old memory before the new is allocated
             scratch_count_ = 0;  // remains 0 if the allocation fails
             ++scratch_age_;
@@ -120,6 +141,24 @@ struct Cuda {
     int64_t scratch_age() const { return scratch_age_; }  // changes when scratch memory moves
 
 private:
+    // Until a query returns something else than cudaErrorNotReady.
+    template <class Query>
+    void poll(const Query& query, const char* what) const {
+        using namespace std::chrono;
+        const auto begin = steady_clock::now();
+        for (;;) {
+            const cudaError_t state = query();
+            if (state != cudaErrorNotReady) return cuda_check(state, what);
+            cudaGetLastError();  // clears the state, which the next launch would report as its error
+            check_ranks();
+            // With the kernel's timer slack a sleep takes up to 0.14 ms, which is 0.14 % of the wait so far.
+            if (steady_clock::now() - begin > milliseconds(100))
+                std::this_thread::sleep_for(microseconds(50));
+            else
+                std::this_thread::yield();
+        }
+    }
+
     CudaBuffer<float> scratch_;
     int64_t scratch_count_ = 0, scratch_age_ = 0;
 };
@@ -190,18 +229,25 @@ void copy(Cuda& dev, T* out, const T* x, int64_t n) {
 // x (n) in device memory = host (n)
 template <class T>
 void to_device(Cuda& dev, T* x, const T* host, int64_t n) {
+    dev.wait_for_ranks();
     cuda_check(cudaMemcpyAsync(x, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, dev.stream),
                "cudaMemcpy");
-    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    dev.wait();
 }
 
-// On a GPU, errors of earlier launches may be reported here.
+// host (n) = x (n) in device memory. On a GPU, errors of earlier launches may be reported here.
+template <class T>
+void copy_to_host(Cuda& dev, T* host, const T* x, int64_t n) {
+    dev.wait_for_ranks();
+    cuda_check(cudaMemcpyAsync(host, x, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, dev.stream),
+               "cudaMemcpy");
+    dev.wait();
+}
+
 template <class T>
 std::vector<T> to_host(Cuda& dev, const T* x, int64_t n) {
     std::vector<T> host(static_cast<size_t>(n));
-    cuda_check(cudaMemcpyAsync(host.data(), x, host.size() * sizeof(T), cudaMemcpyDeviceToHost, dev.stream),
-               "cudaMemcpy");
-    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    copy_to_host(dev, host.data(), x, n);
     return host;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "device/cuda/common.cuh"
 #include "device/parallel/ranks.h"
@@ -21,6 +22,8 @@ struct NcclLibrary {
     decltype(&ncclGetUniqueId) get_unique_id = nullptr;
     decltype(&ncclCommInitRank) comm_init_rank = nullptr;
     decltype(&ncclCommDestroy) comm_destroy = nullptr;
+    decltype(&ncclCommAbort) comm_abort = nullptr;
+    decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
     decltype(&ncclGroupStart) group_start = nullptr;
     decltype(&ncclGroupEnd) group_end = nullptr;
     decltype(&ncclSend) send = nullptr;
@@ -40,6 +43,8 @@ struct NcclLibrary {
         find(get_unique_id, "ncclGetUniqueId");
         find(comm_init_rank, "ncclCommInitRank");
         find(comm_destroy, "ncclCommDestroy");
+        find(comm_abort, "ncclCommAbort");
+        find(comm_get_async_error, "ncclCommGetAsyncError");
         find(group_start, "ncclGroupStart");
         find(group_end, "ncclGroupEnd");
         find(send, "ncclSend");
@@ -48,6 +53,7 @@ struct NcclLibrary {
         find(last_error, "ncclGetLastError");
 #else
         get_unique_id = ncclGetUniqueId, comm_init_rank = ncclCommInitRank, comm_destroy = ncclCommDestroy;
+        comm_abort = ncclCommAbort, comm_get_async_error = ncclCommGetAsyncError;
         group_start = ncclGroupStart, group_end = ncclGroupEnd, send = ncclSend, receive = ncclRecv;
         error_string = ncclGetErrorString, last_error = ncclGetLastError;
 #endif
@@ -65,30 +71,43 @@ struct Nccl {
               "ncclCommInitRank");
     }
     Nccl(const Nccl&) = delete;
-    ~Nccl() { nccl_.comm_destroy(communicator_); }
+    ~Nccl() {
+        if (communicator_) nccl_.comm_destroy(communicator_);
+    }
 
     // Ranks::exchange() on a stream; the messages are in device memory.
     void exchange(std::span<const Message> sends, std::span<const Message> receives, cudaStream_t stream) {
         check(nccl_.group_start(), "ncclGroupStart");
-        for (const Message& m : sends)
-            if (m.bytes > 0)
-                check(nccl_.send(m.data, static_cast<size_t>(m.bytes), ncclInt8, static_cast<int>(m.rank),
-                                 communicator_, stream),
-                      "ncclSend");
-        for (const Message& m : receives)
-            if (m.bytes > 0)
-                check(nccl_.receive(m.data, static_cast<size_t>(m.bytes), ncclInt8, static_cast<int>(m.rank),
-                                    communicator_, stream),
-                      "ncclRecv");
-        check(nccl_.group_end(), "ncclGroupEnd");
+        ncclResult_t result = ncclSuccess;
+        const auto add_all = [&](std::span<const Message> messages, auto send_or_receive) {
+            for (const Message& m : messages)
+                if (m.bytes > 0 && result == ncclSuccess)
+                    result = send_or_receive(m.data, static_cast<size_t>(m.bytes), ncclInt8, static_cast<int>(m.rank),
+                                             communicator_, stream);
+        };
+        add_all(sends, nccl_.send);
+        add_all(receives, nccl_.receive);
+        const ncclResult_t of_group = nccl_.group_end();  // after an error too: a group must end before the abort
+        check(result, "ncclSend or ncclRecv");
+        check(of_group, "ncclGroupEnd");
+    }
+
+    // Throws ConnectionLost if the connection has failed, so that what was exchanged may never arrive.
+    void check() {
+        ncclResult_t state = ncclSuccess;
+        check(nccl_.comm_get_async_error(communicator_, &state), "ncclCommGetAsyncError");
+        check(state, "NCCL");
     }
 
 private:
-    void check(ncclResult_t result, const char* what) const {
-        if (result == ncclSuccess) return;
+    void check(ncclResult_t result, const char* what) {
+        if (result == ncclSuccess || result == ncclInProgress) return;
         const std::string detail = nccl_.last_error(communicator_);
-        throw std::runtime_error(std::string(what) + ": " + nccl_.error_string(result) +
-                                 (detail.empty() ? "" : " (" + detail + ")") + "; NCCL_DEBUG=INFO prints more");
+        // Now, because all that is destroyed before the error is printed frees memory: cudaFree waits for the GPU, and
+        // the GPU waits for the lost rank until the abort.
+        if (communicator_) nccl_.comm_abort(std::exchange(communicator_, nullptr));
+        throw ConnectionLost(std::string(what) + ": " + nccl_.error_string(result) +
+                             (detail.empty() ? "" : " (" + detail + ")") + "; NCCL_DEBUG=INFO prints more");
     }
 
     const NcclLibrary nccl_;
@@ -103,11 +122,13 @@ struct NcclLibrary {
 struct Nccl {
     Nccl(const NcclLibrary&, Ranks&) {}
     void exchange(std::span<const Message>, std::span<const Message>, cudaStream_t) {}
+    void check() {}
 };
 
 #endif
 
 inline void exchange_on(Cuda& dev, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
+    if (!dev.check_ranks) dev.check_ranks = [nccl = ranks.nccl] { nccl->check(); };
     ranks.nccl->exchange(sends, receives, dev.stream);
     for (const Message& m : sends) ranks.sent_bytes += static_cast<double>(m.bytes);
 }

@@ -56,11 +56,11 @@ struct BatchFeed {
         return n == count && std::equal(x, x + n, tokens_sent) && std::equal(y, y + n, tokens_sent + n);
     }
     // Starts the copy to a slot. The host waits only until the slot's previous batch has arrived.
-    void send(const int32_t* x, const int32_t* y, int64_t n) {
+    void send(const Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
         turn = !turn, count = n, is_sent = true;
         Slot& slot = newest();
         const size_t bytes = static_cast<size_t>(n) * sizeof(int32_t);
-        cuda_check(cudaEventSynchronize(slot.arrived.event), "cudaEventSynchronize");
+        dev.wait(slot.arrived);
         std::memcpy(slot.host.data, x, bytes);
         std::memcpy(slot.host.data + n, y, bytes);
         cuda_check(cudaStreamWaitEvent(copies.stream, slot.read.event), "cudaStreamWaitEvent");
@@ -121,11 +121,11 @@ inline Cuda cuda_for_training() {
 inline void prefetch_batch(Cuda& dev, const int32_t* x, const int32_t* y, int64_t n) {
     std::optional<BatchFeed>& feed = dev.step->feed;
     if (!feed || feed->capacity < n) {
-        cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+        dev.wait();
         dev.step->recordings.clear();
         feed.emplace(n);
     }
-    if (!feed->newest_is(x, y, n)) feed->send(x, y, n);
+    if (!feed->newest_is(x, y, n)) feed->send(dev, x, y, n);
 }
 
 // Returns x and y (n) in device memory, for the launches that follow. The host's x and y may be reused at once. A batch
@@ -141,8 +141,7 @@ inline std::pair<const int32_t*, const int32_t*> batch_for(Cuda& dev, const int3
 // launches before it on the stream, which read the values that it overwrites.
 template <class Params>
 const Params* copied_to_device(Cuda& dev, ParamsFeed<Params>& feed, const Params& params) {
-    cuda_check(cudaEventSynchronize(feed.copied.event),
-               "cudaEventSynchronize");  // of the copy before: mostly long done
+    dev.wait(feed.copied);  // of the params before: mostly long done
     *feed.host.data = params;
     cuda_check(cudaMemcpyAsync(feed.device.get(), feed.host.data, sizeof params, cudaMemcpyHostToDevice, dev.stream),
                "cudaMemcpyAsync");
@@ -222,8 +221,7 @@ void replay(Cuda& dev, const ReplayKey& key, const F& f) {
 template <class T>
 T to_host(Cuda& dev, const T* x) {
     T value;
-    cuda_check(cudaMemcpyAsync(&value, x, sizeof value, cudaMemcpyDeviceToHost, dev.stream), "cudaMemcpy");
-    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    copy_to_host(dev, &value, x, 1);
     return value;
 }
 // The same, then zeroes *x. Since the host has waited, the layers' times can be read too.
@@ -242,9 +240,6 @@ inline float* host_room(Cuda&, float*, int64_t n, HostBuffer<float>& copy) {
 }
 inline float* from_device(Cuda& dev, float* x, int64_t n, HostBuffer<float>& copy) {
     host_room(dev, x, n, copy);
-    cuda_check(
-        cudaMemcpyAsync(copy.get(), x, static_cast<size_t>(n) * sizeof(float), cudaMemcpyDeviceToHost, dev.stream),
-        "cudaMemcpy");
-    cuda_check(cudaStreamSynchronize(dev.stream), "cudaStreamSynchronize");
+    copy_to_host(dev, copy.get(), x, n);
     return copy.get();
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,11 @@ struct Message {
     int64_t rank;
     void* data;
     int64_t bytes;
+};
+
+// This rank cannot reach another one, so that they cannot agree on what to do: the error must end all ranks.
+struct ConnectionLost : std::runtime_error {
+    using std::runtime_error::runtime_error;
 };
 
 class Ranks {

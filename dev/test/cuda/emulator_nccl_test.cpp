@@ -1,10 +1,18 @@
-// The emulator's NCCL: two processes exchange what lies in device memory, in the order of a stream.
+// The emulator's NCCL: two processes exchange what lies in device memory, in the order of a stream. And what the
+// program does if one of them is lost.
 #include <gtest/gtest.h>
 #include <nccl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device/cuda/common.cuh"
+#include <functional>
+#include <map>
+
+#include "device/cuda/nccl.cuh"
+#include "device/cuda/step.cuh"
 
 namespace {
 
@@ -71,6 +79,123 @@ TEST(EmulatorNccl, TwoProcessesExchangeInTheOrderOfAStream) {
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
+}
+
+// Two processes that send each other small messages through a socket, in the place of MPI.
+class Pair final : public Ranks {
+public:
+    Pair(int64_t rank, int socket) : socket_(socket) {
+        rank_ = rank, count_ = 2;
+        hosts_ = {"here", "here"};
+    }
+    void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
+        for (const Message& m : sends) EXPECT_EQ(write(socket_, m.data, static_cast<size_t>(m.bytes)), m.bytes);
+        for (const Message& m : receives) EXPECT_EQ(read(socket_, m.data, static_cast<size_t>(m.bytes)), m.bytes);
+    }
+    void abort(int status) override { _exit(status); }
+
+private:
+    int socket_;
+};
+
+[[noreturn]] void be_peer(int socket, const std::function<void(Ranks&)>& peer) noexcept {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a failed test
+    Pair ranks(0, socket);
+    peer(ranks);
+    for (;;) pause();
+}
+
+// Forks, and calls test(ranks) as rank 1. Rank 0 is a process that calls peer(ranks), and is then killed.
+void with_peer(const std::function<void(Ranks&)>& peer, const std::function<void(Ranks&)>& test) {
+    int sockets[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    const pid_t child = fork();
+    if (child == 0) be_peer(sockets[0], peer);
+    Pair ranks(1, sockets[1]);
+    test(ranks);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    for (const int socket : sockets) close(socket);
+}
+
+void exchange_floats(Cuda& dev, Ranks& ranks, float* mine, float* theirs) {
+    const Message out{1 - ranks.rank(), mine, n * 4}, in{1 - ranks.rank(), theirs, n * 4};
+    exchange_on(dev, ranks, {&out, 1}, {&in, 1});
+}
+
+// The second exchange never ends. Each wait of the host, one at a time, ends with an error instead, and the memory can
+// be freed while the error goes up: that too waits for the stream, unless the communicator has been aborted.
+TEST(Nccl, AWaitForALostRankEndsWithAnError) {
+    const auto make = [](Ranks& ranks) { ranks.nccl = std::make_shared<Nccl>(NcclLibrary(), ranks); };
+    const auto exchange_twice = [](Cuda& dev, Ranks& ranks, float* mine, float* theirs) {
+        exchange_floats(dev, ranks, mine, theirs);
+        to_host(dev, theirs, n);
+        exchange_floats(dev, ranks, mine, theirs);
+    };
+    const std::map<std::string, std::function<void(Cuda&, float*)>> waits{
+        {"to_host", [](Cuda& dev, float* x) { to_host(dev, x, n); }},
+        {"take", [](Cuda& dev, float* x) { take(dev, x); }},
+        {"to_device", [](Cuda& dev, float* x) { to_device(dev, x, std::vector<float>(n).data(), n); }},
+        {"from_device",
+         [](Cuda& dev, float* x) {
+             HostBuffer<float> copy;
+             from_device(dev, x, n, copy);
+         }},
+        {"scratch", [](Cuda& dev, float*) { dev.scratch(1000); }},
+        {"on_device",
+         [](Cuda& dev, float*) {
+             for (int twice = 0; twice < 2; ++twice) on_device(dev, UpdateParams{});
+         }},
+        {"batch_for", [](Cuda& dev, float*) {  // there are two slots, whose last batches must have been read
+             for (int32_t token = 0; token < 5; ++token) batch_for(dev, &token, &token, 1);
+         }}};
+    for (const auto& [name, wait] : waits) {
+        SCOPED_TRACE(name);
+        with_peer(
+            [&](Ranks& ranks) {
+                make(ranks);
+                Cuda dev = cuda_for_training();
+                const auto x = cuda_allocate<float>(n), y = cuda_allocate<float>(n);
+                exchange_twice(dev, ranks, x.get(), y.get());
+            },
+            [&](Ranks& ranks) {
+                setenv("EMULATED_NCCL_FAULT", "2", 1);
+                make(ranks);
+                unsetenv("EMULATED_NCCL_FAULT");
+                try {
+                    Cuda dev = cuda_for_training();
+                    const auto x = cuda_allocate<float>(n), y = cuda_allocate<float>(n);
+                    zero(dev, x.get(), n);
+                    dev.scratch(10);
+                    prefetch_batch(dev, std::vector<int32_t>(1).data(), std::vector<int32_t>(1).data(), 1);
+                    exchange_twice(dev, ranks, x.get(), y.get());
+                    wait(dev, y.get());
+                    ADD_FAILURE() << "it has not waited";
+                } catch (const ConnectionLost& error) {
+                    EXPECT_EQ(std::string(error.what()),
+                              "NCCL: remote process exited or there was a network error; NCCL_DEBUG=INFO prints more");
+                }
+                EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // throws if freeing the memory has waited
+            });
+    }
+}
+
+// A peer that is gone shows when a group ends, and one that cannot be reached at the start.
+TEST(Nccl, AFailedCallIsAnErrorToo) {
+    with_peer([](Ranks& ranks) { Nccl(NcclLibrary(), ranks); },
+              [](Ranks& ranks) {
+                  ranks.nccl = std::make_shared<Nccl>(NcclLibrary(), ranks);
+                  Cuda dev = cuda_for_training();
+                  const auto x = cuda_allocate<float>(n), y = cuda_allocate<float>(n);
+                  zero(dev, x.get(), n);
+                  EXPECT_THROW(exchange_floats(dev, ranks, x.get(), y.get()), ConnectionLost);
+              });
+    with_peer([](Ranks& ranks) { all_gather(ranks, ncclUniqueId{}); },
+              [](Ranks& ranks) {
+                  setenv("EMULATED_NCCL_FAULT", "0", 1);
+                  EXPECT_THROW(Nccl(NcclLibrary(), ranks), ConnectionLost);
+                  unsetenv("EMULATED_NCCL_FAULT");
+              });
 }
 
 }  // namespace

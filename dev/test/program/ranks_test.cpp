@@ -113,6 +113,18 @@ protected:
         const std::vector<pid_t> children = children_of(job.pid);
         return children.size() == 1 ? children_of(children[0]) : children;
     }
+    // Expects that the job ends soon, and all of its ranks with it.
+    static Result finish_within_seconds(const Child& job, const std::vector<pid_t>& ranks) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        const Result result = finish(job);
+        for (const pid_t rank : ranks) {  // on a busy machine, those that mpirun has killed end after it
+            const auto command = [&] { return read_bytes("/proc/" + std::to_string(rank) + "/cmdline"); };
+            while (!command().empty() && std::chrono::steady_clock::now() < end) usleep(1000);
+            EXPECT_EQ(command(), "") << "it is still there";
+        }
+        EXPECT_LT(std::chrono::steady_clock::now(), end);
+        return result;
+    }
     // MPICH's mpirun sometimes returns 0 when the ranks have not.
     void expect_status(const Result& result, int status) const {
         EXPECT_TRUE(result.status == status || (is_mpich && result.status == 0)) << result.status << result.err;
@@ -411,18 +423,11 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         const std::vector<pid_t> ranks = ranks_of(job);
         ASSERT_EQ(ranks.size(), 4u);
         kill(ranks[static_cast<size_t>(3 - k % 4)], SIGKILL);
-        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-        const Result result = finish(job);
+        const Result result = finish_within_seconds(job, ranks);
         EXPECT_NE(result.status, 0);
         // MPICH's mpirun names a machine, and one of the ranks' processes.
         const std::string name = is_mpich ? "RUNNING AT " : "rank " + std::to_string(3 - k % 4);
         EXPECT_NE((result.out + result.err).find(name), std::string::npos) << result.out << result.err;
-        for (const pid_t rank : ranks) {  // on a busy machine, those that mpirun has killed end after it
-            const auto command = [&] { return read_bytes("/proc/" + std::to_string(rank) + "/cmdline"); };
-            while (!command().empty() && std::chrono::steady_clock::now() < end) usleep(1000);
-            EXPECT_EQ(command(), "") << "it is still there";
-        }
-        EXPECT_LT(std::chrono::steady_clock::now(), end);
         start_with(k % 2 == 0 ? 2 : 0);
         expect_done({"train", "--resume", "--out", at(out)});
         expect_same_run("whole", out);
@@ -507,4 +512,25 @@ TEST_F(RanksOfCuda, ShareMuonInFp32) {
     start_with(4);
     expect_done(small("ranks", options));
     expect_same_checkpoints("one", "ranks");
+}
+
+// NCCL fails on rank 1: when it connects, and in the sixth exchange, by which all ranks send their fp32 originals to
+// the first checkpoint. Rank 0 waits for rank 1 until mpirun ends it.
+TEST_F(RanksOfCuda, EndTogetherWhenNcclFailsOnOne) {
+    if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
+    char host[256] = "";
+    gethostname(host, sizeof host);
+    for (const auto& [fault, cause] :
+         Args{{"0", "ncclCommInitRank: unhandled system error"}, {"6", "NCCL: remote process exited or"}}) {
+        SCOPED_TRACE(fault);
+        start_by_shell(2, "[ $rank = 0 ] || export EMULATED_NCCL_FAULT=" + fault + "; exec \"$@\"");
+        const Child job = start(small("lost" + fault));
+        wait_until(job, [&] { return ranks_of(job).size() == 2; });
+        const Result result = finish_within_seconds(job, ranks_of(job));
+        expect_status(result, 1);
+        const size_t first = result.err.find("train_gpt2cu: "), named = result.err.find("train_gpt2cu: rank 1 on ");
+        EXPECT_EQ(first, named) << result.err;
+        EXPECT_EQ(named, result.err.find(std::string("train_gpt2cu: rank 1 on ") + host + ": " + cause)) << result.err;
+        EXPECT_EQ(named, result.err.rfind("train_gpt2cu: rank 1 on ")) << result.err;
+    }
 }
