@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the chapters dev/NAME/README.md: their Python prints what they say, their C++ is in the ladder, their tables of times
-are those of the CSV files, with gains that are ratios of the printed times, and their pictures were drawn from these.
+are those of the CSV files, with gains that are ratios of the printed times, their pictures were drawn from these,
+and can be read on a phone and on a dark page.
 The Chinese texts have the same code, formulas, links and numbers as the English ones."""
 
 import contextlib
@@ -28,6 +29,7 @@ CHINESE = {  # words in the tables of times: what layernorm_tables() looks for. 
     "每行的值数": "values per row", "前向": "forward", "后向": "backward", "残差": "residual",
     "；在 production 中为": "; in production", "用时": "took",
 }
+WIDEST = 432  # points: a phone shows a picture of 6 inches at about 60 %, with text of 10 points at 6
 NUMBER = re.compile(r"−?\d+(?:[.,]\d+)*")
 
 
@@ -141,6 +143,9 @@ def pictures(name, chapter):
         digest = hashlib.sha256(text_of(source).encode()).hexdigest() if source else ""
         current = not source or f"{source} sha256:{digest}" in text_of(path)
         yield path, "" if current else f"is older than {source}; draw it again (scripts/README.md)"
+        width = float(re.search(r'width="([\d.]+)pt"', text_of(path))[1])
+        yield f"{path} on a phone", "" if width <= WIDEST else f"is {width} points wide, and its text too small"
+        yield f"{path} on a dark page", "" if "(prefers-color-scheme: dark)" in text_of(path) else "stays light"
 
 
 def shared(chapter):
