@@ -39,7 +39,7 @@ struct Run {
     int64_t total_batch = 0;
     std::vector<LogEntry> log{};
     int64_t steps = 0;
-    double seconds = 0;
+    double seconds = 0;                 // to the end of the last step, as in the run's own report
     std::optional<int64_t> diverged{};  // the first step whose loss was not finite
     // Nats per byte over nats per token, of the newest validation; unknown where the log has no loss per byte.
     std::optional<double> tokens_per_byte{};
@@ -75,8 +75,10 @@ Run read_run(const std::string& directory) {
     run.total_batch = json_integer(directory + ": the run's options", run.options, "total-batch", 1, 1'000'000'000'000);
     run.log = read_log(path);
     for (const LogEntry& entry : run.log) {
-        run.seconds = std::max(run.seconds, entry.seconds);
-        if (entry.split == "train") run.steps = std::max(run.steps, entry.step);
+        if (entry.split == "train") {
+            run.steps = std::max(run.steps, entry.step);
+            run.seconds = std::max(run.seconds, entry.seconds);
+        }
         if (!std::isfinite(entry.loss) && !run.diverged) run.diverged = entry.step;
         const double ratio = entry.nats_per_byte ? *entry.nats_per_byte / entry.loss : NAN;
         if (ratio > 0 && std::isfinite(ratio)) run.tokens_per_byte = ratio;
@@ -258,8 +260,8 @@ std::string draw_results(const std::vector<Run>& runs, bool per_byte) {
     };
     const std::string unit = per_byte ? "byte" : "token";
     return draw_table("Results", "losses in nats per " + unit + "; click on a run to hide it or show it",
-                      {"last validation loss", "best", "steps", "tokens", "training time", "tokens/s"}, runs, key,
-                      cells);
+                      {"last validation loss", "best", "steps", "tokens", "training time", "tokens/s overall"}, runs,
+                      key, cells);
 }
 
 std::string draw_options(const std::vector<Run>& runs) {

@@ -91,7 +91,8 @@ std::string draw_configuration(const Values& configuration) {
     if (configuration.empty()) return "";
     std::string html = "<section class=\"card options\">\n<h2>Configuration</h2>\n<dl>\n";
     for (const auto& [name, value] : configuration)
-        html += "<div><dt>" + escape_html(name) + "</dt><dd>" + escape_html(value) + "</dd></div>\n";
+        html += "<div><dt>" + escape_html(name) + "</dt><dd>" + (value.empty() ? "–" : escape_html(value)) +
+                "</dd></div>\n";
     return html + "</dl>\n</section>\n";
 }
 

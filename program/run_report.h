@@ -12,7 +12,9 @@
 #include "io/model/checkpoint.h"
 #include "program/log.h"
 #include "program/options.h"
+#include "program/progress.h"
 #include "program/report.h"
+#include "program/report_chart.h"
 
 inline Report run_report(const Options& options, const Model& model, const Tokenizer& tokenizer,
                          const TrainerState& state, std::vector<LogEntry> log, std::vector<Sample> samples) {
@@ -33,9 +35,11 @@ inline Report run_report(const Options& options, const Model& model, const Token
     if (val_entry != page.log.rend() && val_entry->nats_per_byte) fact("per byte", "%.4f", *val_entry->nats_per_byte);
     if (val_entry != page.log.rend() && val_entry->choices_accuracy)
         fact("accuracy", "%.4f", *val_entry->choices_accuracy);
-    fact("steps", "%.0f", static_cast<double>(state.step));
-    fact("training time", "%.0f s", state.seconds);
+    page.facts.emplace_back("steps", grouped_number(state.step));
+    // Time and speed are those that the comparison of runs shows.
+    page.facts.emplace_back("training time", duration(state.seconds));
     if (state.seconds > 0)
-        fact("tokens/s", "%.0f", static_cast<double>(state.step * options.total_batch) / state.seconds);
+        page.facts.emplace_back("tokens/s overall",
+                                short_number(static_cast<double>(state.step * options.total_batch) / state.seconds));
     return page;
 }

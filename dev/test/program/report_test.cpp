@@ -34,7 +34,7 @@ Report run(int64_t steps, int64_t eval_every) {
             report.log.push_back({step, "val", loss + 0.1, 0, 0, 0, 0.1 * static_cast<double>(step)});
     }
     report.samples = {{100, "first"}, {200, "second"}};
-    report.configuration = {{"lr", "0.003"}};
+    report.configuration = {{"lr", "0.003"}, {"val", ""}};
     report.facts = {{"parameters", "0.8 M"}};
     return report;
 }
@@ -72,6 +72,7 @@ TEST_F(ReportTest, ShowsARunAndNeedsNothingElse) {
     EXPECT_TRUE(contains(html, "nats per byte"));
     EXPECT_TRUE(contains(html, "<dt>parameters</dt><dd>0.8 M</dd>"));
     EXPECT_TRUE(contains(html, "<dt>lr</dt><dd>0.003</dd>"));
+    EXPECT_TRUE(contains(html, "<dt>val</dt><dd>–</dd>"));
     EXPECT_EQ(count(html, "<svg"), 4) << "loss, speed, learning rate, gradient norm";
     EXPECT_EQ(count(html, "<path class=\"dot val\""), 4) << "validations";
     EXPECT_TRUE(contains(html, "<title>step 250: "));
