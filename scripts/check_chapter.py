@@ -2,7 +2,7 @@
 """Checks the chapters dev/NAME/README.md: their Python prints what they say, their C++ is in the ladder, their tables of times
 are those of the CSV files, with gains that are ratios of the printed times, their pictures were drawn from these,
 and can be read on a phone and on a dark page.
-The Chinese texts have the same code, formulas, links and numbers as the English ones."""
+The Chinese texts have the same code, formulas, links and numbers as the English ones, and break lines where a space belongs."""
 
 import contextlib
 import csv
@@ -27,7 +27,7 @@ PICTURES = {  # SVG: the CSV file that it shows
 CHINESE = {  # words in the tables of times: what layernorm_tables() looks for. Longer ones come first.
     "什么也不保存": "nothing", "保存": "saved", "mean 和 rstd": "mean and rstd", "新增的做法": "what it adds",
     "每行的值数": "values per row", "前向": "forward", "后向": "backward", "残差": "residual",
-    "；在 production 中为": "; in production", "用时": "took",
+    "；在 production 中为": "; in production", "用时": "took", "行数 × 值数": "rows × values",
 }
 WIDEST = 432  # points: a phone shows a picture of 6 inches at about 60 %, with text of 10 points at 6
 NUMBER = re.compile(r"−?\d+(?:[.,]\d+)*")
@@ -109,6 +109,11 @@ def layernorm_tables(chapter):
         expected.append([label, memory, *(f"{ms:.2f} ms" for ms in (*times, sum(times)))])
     yield "the table of what is saved", differs(table(chapter, "| saved |"), expected)
 
+    for row in table(chapter, "| rows × values |"):
+        for ours, theirs, ratio in (row[1:4], row[4:7]):
+            expected = f"{float(theirs.split()[0]) / float(ours.split()[0]):.2f} ×"
+            yield f"PyTorch's time over ours, {row[0]}", differs(ratio, expected)
+
     copies = {r["channels"]: float(r["GB/s"]) for r in results if r["work"] == "copy"}
     works = {"forward": "layernorm forward", "residual + forward": "residual + layernorm forward",
              "backward": "layernorm backward", "RMSNorm forward": "rmsnorm forward", "RMSNorm backward": "rmsnorm backward"}
@@ -169,6 +174,14 @@ def translation(chapter, translated):
         yield what, next((differs(*pair) for pair in pairs if pair[0] != pair[1]), "")
 
 
+def line_breaks(translated):
+    """(what, fault or ""): browsers show a line break as a space, which does not belong beside a full-width mark."""
+    prose = re.sub(r"^ *```.*?^ *```$", "", translated, flags=re.DOTALL | re.MULTILINE)
+    marks = "[，。；：！？、（）“”]"
+    found = re.search(rf"[^\n]{{0,20}}(?:{marks}\n(?! *(?:- |\||#|<|\d+\. |\n|$))|[^\n]\n *{marks})", prose)
+    yield "line breaks", f"are shown as a space after '{found[0].strip()}'" if found else ""
+
+
 def translated_readme(readme, translated):
     """(what, fault or ""): the blocks of README.zh-CN.md are in README.md, up to comments, and so are its numbers."""
 
@@ -195,8 +208,9 @@ def checks():
         in_english = in_english.replace(chinese, english)
     yield "dev/layernorm/README.zh-CN.md", itertools.chain(
         code("layernorm", translated), layernorm_tables(in_english), pictures("layernorm", translated),
-        translation(text_of("dev/layernorm/README.md"), translated))
-    yield "README.zh-CN.md", translated_readme(text_of("README.md"), text_of("README.zh-CN.md"))
+        translation(text_of("dev/layernorm/README.md"), translated), line_breaks(translated))
+    readme = text_of("README.zh-CN.md")
+    yield "README.zh-CN.md", itertools.chain(translated_readme(text_of("README.md"), readme), line_breaks(readme))
 
 
 def main():
