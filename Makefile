@@ -350,12 +350,18 @@ FUZZ_OPT ?= -O1
 FUZZED   := $(FUZZ_OPT) -fsanitize=address,undefined
 COVERED  := -fsanitize=fuzzer-no-link
 endif
-$(FUZZ)/%.o: %.cpp
+FUZZING   = clang++ -std=c++20 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) $(COVERED) \
+            -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -idirafter $(shell $(CXX) -print-file-name=include) \
+            -D'__malloc__(...)=__malloc__'  # GCC's omp.h gives this attribute arguments, which clang does not know
+$(FUZZ)/%.o: %.cpp $(FUZZ)/common.pch
 	@mkdir -p $(@D)
 	@echo "compiling $< (clang++$(if $(FAST), FAST))"
-	$(Q)clang++ -std=c++20 -g1 -w -I. -MMD -MP -march=$(ARCH) -fno-omit-frame-pointer $(FUZZED) $(COVERED) \
-		-fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -idirafter $(shell $(CXX) -print-file-name=include) \
-		-D'__malloc__(...)=__malloc__' -c $< -o $@  # GCC's omp.h gives this attribute arguments, which clang does not know
+	$(Q)$(FUZZING) -include-pch $(FUZZ)/common.pch -c $< -o $@
+
+$(FUZZ)/common.pch: dev/fuzz/common.h
+	@mkdir -p $(@D)
+	@echo "compiling $< (clang++$(if $(FAST), FAST))"
+	$(Q)$(FUZZING) -fpch-instantiate-templates -x c++-header $< -o $@
 
 $(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o $(FUZZ)/program/command_line.o
 	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@

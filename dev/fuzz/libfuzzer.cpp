@@ -4,9 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "dev/fuzz/targets.h"
+
+template class nlohmann::basic_json<>;  // common.h has declared it for all readers
 
 namespace {
 
