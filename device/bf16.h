@@ -21,10 +21,13 @@ namespace simd {
 using vhalf = uint16_t __attribute__((vector_size(2 * W), may_alias));
 using vword = uint32_t __attribute__((vector_size(4 * W), may_alias));
 
-// Uses intrinsics, because GCC 12 would convert 16 lanes one by one. The masked forms avoid a warning of GCC.
+// Uses intrinsics, because GCC 12 would convert 16 lanes one by one, and 8 lanes by six instructions instead of two.
+// The masked forms avoid a warning of GCC.
 inline vfloat widen(vhalf v) {
 #if defined(__AVX512F__)
     return (vfloat)((vword)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v) << 16);
+#elif defined(__AVX2__)
+    return (vfloat)((vword)_mm256_cvtepu16_epi32((__m128i)v) << 16);
 #else
     return (vfloat)(__builtin_convertvector(v, vword) << 16);
 #endif
