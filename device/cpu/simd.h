@@ -40,6 +40,14 @@ inline vfloat load(const float* p) {
 }
 inline void store(float* p, vfloat v) { std::memcpy(p, &v, sizeof v); }
 
+// v, held in a register. Where a loop needs all 16 registers, GCC would otherwise read v from memory at each use.
+inline vfloat in_register(vfloat v) {
+#if defined(__SSE2__) && !defined(__AVX512F__)
+    asm("" : "+x"(v));
+#endif
+    return v;
+}
+
 // Loads the first n lanes (0 <= n <= W; more counts as W); the others are zero. Memory after them is not read.
 inline vfloat load_n(const float* p, int64_t n) {
 #if defined(__AVX512F__)
