@@ -226,24 +226,23 @@ void copy(Cuda& dev, T* out, const T* x, int64_t n) {
                "cudaMemcpyAsync");
 }
 
+// out (n) = x (n), one of them in the host's memory. On a GPU, errors of earlier launches may be reported here.
+template <class T>
+void copy_and_wait(Cuda& dev, T* out, const T* x, int64_t n, cudaMemcpyKind kind) {
+    dev.wait_for_ranks();
+    cuda_check(cudaMemcpyAsync(out, x, static_cast<size_t>(n) * sizeof(T), kind, dev.stream), "cudaMemcpy");
+    dev.wait();
+}
 // x (n) in device memory = host (n)
 template <class T>
 void to_device(Cuda& dev, T* x, const T* host, int64_t n) {
-    dev.wait_for_ranks();
-    cuda_check(cudaMemcpyAsync(x, host, static_cast<size_t>(n) * sizeof(T), cudaMemcpyHostToDevice, dev.stream),
-               "cudaMemcpy");
-    dev.wait();
+    copy_and_wait(dev, x, host, n, cudaMemcpyHostToDevice);
 }
-
-// host (n) = x (n) in device memory. On a GPU, errors of earlier launches may be reported here.
+// host (n) = x (n) in device memory
 template <class T>
 void copy_to_host(Cuda& dev, T* host, const T* x, int64_t n) {
-    dev.wait_for_ranks();
-    cuda_check(cudaMemcpyAsync(host, x, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToHost, dev.stream),
-               "cudaMemcpy");
-    dev.wait();
+    copy_and_wait(dev, host, x, n, cudaMemcpyDeviceToHost);
 }
-
 template <class T>
 std::vector<T> to_host(Cuda& dev, const T* x, int64_t n) {
     std::vector<T> host(static_cast<size_t>(n));

@@ -525,8 +525,9 @@ TEST_F(RanksOfCuda, EndTogetherWhenNcclFailsOnOne) {
         SCOPED_TRACE(fault);
         start_by_shell(2, "[ $rank = 0 ] || export EMULATED_NCCL_FAULT=" + fault + "; exec \"$@\"");
         const Child job = start(small("lost" + fault));
-        wait_until(job, [&] { return ranks_of(job).size() == 2; });
-        const Result result = finish_within_seconds(job, ranks_of(job));
+        std::vector<pid_t> ranks;
+        wait_until(job, [&] { return (ranks = ranks_of(job)).size() == 2; });
+        const Result result = finish_within_seconds(job, ranks);
         expect_status(result, 1);
         const size_t first = result.err.find("train_gpt2cu: "), named = result.err.find("train_gpt2cu: rank 1 on ");
         EXPECT_EQ(first, named) << result.err;
