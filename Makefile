@@ -73,6 +73,7 @@ STARTERS := $(patsubst %,program/%_test,ranks kill faults cuda data evaluation m
 PLAIN    := $(if $(SANITIZE),$(patsubst %,build/$(ARCH)$(KIND)/test/%,$(filter-out $(if $(CLANG),%/cuda_test),$(STARTERS))))
 TESTS    := $(if $(SANITIZE),$(filter-out $(STARTERS:%=$(B)/test/%),$(TESTS)),$(TESTS))
 FUZZ     := $(B)/fuzz$(if $(FAST),-fast)
+FUZZ_TARGETS := $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
 LADDERS  := $(patsubst dev/%/ladder.cpp,$(B)/ladder/%,$(wildcard dev/*/ladder.cpp))
 LADDERS  := $(filter-out $(if $(SANITIZE),%_cuda),$(LADDERS))  # CUDA's: as the tests of kernels above
 # The layers' tests are also built and run with vectors narrower than this CPU's: AVX2's for one with AVX-512, SSE's.
@@ -238,6 +239,19 @@ $(filter-out $(UNSANITIZED),$(COMMAND_LINE)) $(FUZZ)/program/command_line.o: $(U
 	@mkdir -p $(@D)
 	$(Q)cp -p $< $@
 
+# So are the other tests of io/ and program/, and the fuzzers' targets, for 250 CPU s: what they test has its own objects,
+# which are linked before them. Tests of layers and models are compiled with the sanitizers, as the kernels are in headers.
+ifdef SANITIZE
+OF_TESTS := $(patsubst $(B)/test/%,dev/test/%.o,$(filter $(B)/test/io/% $(B)/test/program/%,$(TESTS))) $(FUZZ_TARGETS:%.cpp=%.o)
+.PHONY: unsanitized_tests
+unsanitized_tests:
+	@$(MAKE) -s --no-print-directory SANITIZE= B=build/$(ARCH)$(KIND) $(OF_TESTS:%=build/$(ARCH)$(KIND)/%)
+$(OF_TESTS:%=build/$(ARCH)$(KIND)/%): unsanitized_tests ;
+$(OF_TESTS:%=$(B)/%): $(B)/%: build/$(ARCH)$(KIND)/%
+	@mkdir -p $(@D)
+	$(Q)cp -p $< $@
+endif
+
 # The start-up check must itself run on any CPU.
 ifneq ($(filter x86_64%,$(shell $(CXX) -dumpmachine)),)
 $(B)/device/cpu/check.o: override ARCH := x86-64
@@ -341,7 +355,7 @@ $(LAYER_TESTS): $(B)/test/%: $(B)/dev/test/%.o $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest -o $@
 
 # The fuzzed readers, with files in memory (dev/fuzz/memory_files.h replaces io/file/file.cpp): for libFuzzer, and as a test.
-READERS  := $(patsubst $(B)/%.o,%.cpp,$(filter-out %/io/file/file.o,$(IO)) $(RUN)) $(filter-out dev/fuzz/libfuzzer.cpp,$(wildcard dev/fuzz/*.cpp))
+READERS  := $(patsubst $(B)/%.o,%.cpp,$(filter-out %/io/file/file.o,$(IO)) $(RUN)) $(FUZZ_TARGETS)
 ifdef FAST  # several times the executions: functions are counted, not branches, and only what costs little is checked
 FUZZED   := -O2 -DGUARD_PAGES -fsanitize=undefined -fsanitize-trap=undefined -fno-sanitize=alignment,null,object-size,vptr
 COVERED  := -fsanitize-coverage=func,inline-8bit-counters,pc-table
@@ -366,7 +380,7 @@ $(FUZZ)/common.pch: dev/fuzz/common.h
 $(FUZZ)/readers: $(READERS:%.cpp=$(FUZZ)/%.o) $(FUZZ)/dev/fuzz/libfuzzer.o $(FUZZ)/program/command_line.o
 	$(Q)clang++ -fsanitize=fuzzer $(FUZZED) $^ $(LDLIBS) -lgomp -o $@
 
-$(B)/test/io/fuzz_replay_test: $(B)/dev/test/io/fuzz_replay_test.o $(READERS:%.cpp=$(B)/%.o) $(COMMAND_LINE)
+$(B)/test/io/fuzz_replay_test: $(READERS:%.cpp=$(B)/%.o) $(COMMAND_LINE) $(B)/dev/test/io/fuzz_replay_test.o
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 
@@ -377,7 +391,7 @@ $(B)/test/cuda/%: $(B)/dev/test/cuda/%.o $(EMULATOR) $(LAYERS)
 $(B)/test/cuda/model_test: $(IO)
 
 # The other tests. This rule is last, because make 3.81 takes the first pattern that fits.
-$(B)/test/%: $(B)/dev/test/%.o $(RUN) $(IO) $(LAYERS) $(COMMAND_LINE)
+$(B)/test/%: $(RUN) $(IO) $(LAYERS) $(COMMAND_LINE) $(B)/dev/test/%.o
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 

@@ -215,7 +215,8 @@ TEST_F(Train, ResumedIsAsUnbroken) {
 // The tree over which the gradients of shards are summed depends on --shards alone.
 TEST_F(Train, EachNumberOfShardsHasItsOwnBits) {
     std::set<std::vector<float>> results;
-    for (const std::string shards : {"1", "2", "4", "8"}) {
+    const auto all = is_sanitized() ? std::vector<std::string>{"1", "4"} : std::vector<std::string>{"1", "2", "4", "8"};
+    for (const std::string& shards : all) {
         const Args of_shards =
             with(odd, {{"batch", "1"}, {"total-batch", "296"}, {"shards", shards}, {"dropout", "0.1"}});
         train(shards, with(of_shards, {{"threads", "2"}}));
@@ -226,7 +227,7 @@ TEST_F(Train, EachNumberOfShardsHasItsOwnBits) {
         expect_same_run(shards, "resumed" + shards);
         results.insert(parameters_of(shards));
     }
-    EXPECT_EQ(results.size(), 4u);
+    EXPECT_EQ(results.size(), all.size());
 }
 
 TEST_F(Train, ResumesAfterBeingKilled) {
