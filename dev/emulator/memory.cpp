@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,8 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -153,9 +152,12 @@ bool fill(void* p, int value, size_t bytes) {
 // The program's thread_locals are one block of memory for each OS thread, laid out by the linker. Those of a function
 // are named _ZZ<function>E<variable>; if a function has red zones among them, they are shared memory.
 static std::vector<SharedVariable> read_symbols() {
-    std::ifstream file("/proc/self/exe", std::ios::binary);
-    const std::vector<char> exe(std::istreambuf_iterator<char>(file), {});
-    const auto at = [&](size_t offset) { return exe.data() + offset; };
+    const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    const size_t size = std::filesystem::file_size("/proc/self/exe");
+    void* const exe = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (exe == MAP_FAILED) throw Error("cannot read the program's file, whose symbols name the shared variables");
+    const auto at = [&](size_t offset) { return static_cast<const char*>(exe) + offset; };
     ElfW(Ehdr) header;
     std::memcpy(&header, at(0), sizeof header);
     const auto section = [&](size_t i) {
@@ -171,12 +173,14 @@ static std::vector<SharedVariable> read_symbols() {
         for (size_t s = 0; s < symbols.sh_size / sizeof(ElfW(Sym)); ++s) {
             ElfW(Sym) symbol;
             std::memcpy(&symbol, at(symbols.sh_offset + s * sizeof symbol), sizeof symbol);
+            if (ELF64_ST_TYPE(symbol.st_info) != STT_TLS) continue;
             const std::string name = at(names.sh_offset + symbol.st_name);
-            if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && name.starts_with("_ZZ"))
+            if (name.starts_with("_ZZ"))
                 all.push_back(
                     {symbol.st_value, symbol.st_size, name, name.find("emulator_red_zone_") != std::string::npos});
         }
     }
+    munmap(exe, size);
     std::vector<SharedVariable> shared;
     for (SharedVariable v : all) {
         const auto in_its_function = [&](const SharedVariable& zone) {
