@@ -52,35 +52,49 @@ void pack_panels(float* panels, const float* b, int64_t ldb, int64_t K, int64_t 
 
 // Packs at most MC rows of a k_first A in tiles of MR rows: packed[m * K + k * MR + i] = A[k * lda + m + i] for m = 0,
 // MR, …, with K and k in words; the last tile has as many rows as are left. row_sums (rows), if not null: += the sums
-// over K. The hardware does not prefetch strided rows, so this function does. It writes a whole cache line of each tile
+// over K. The hardware does not prefetch strided rows, so this function does. It writes whole cache lines of each tile
 // at once: tiles lie whole pages apart, so L1 would evict the first tile's line before the last tile's is written.
+//
+// With 16 registers MR is 6, and a tile's six values are copied as vectors that are two values longer. The next word
+// overwrites those two, so only the last one is copied exactly. With this, and `at_once` words instead of 2, gradients
+// of weights with 64 to 128 columns take 4 to 9 % less time on a Zen 3. Reading A in place takes up to 65 % more time
+// instead, where rows are 1.5 KiB or longer: the tile's lines evict each other from L1.
 template <class Words>
 void pack_rows(float* packed, const float* a, int64_t lda, int64_t K, int64_t rows, float* row_sums) {
-    constexpr int64_t ahead = 8, line = 2;
-    const int64_t full = rows - rows % MR, K_words = ceil_div(K, Words::size);
+    constexpr bool longer = MR % 8 != 0;
+    constexpr int64_t ahead = 8, at_once = longer ? 8 : 2, size = Words::size;
+    const int64_t full = rows - rows % MR, K_words = ceil_div(K, size);
     vfloat sums[MC / W + 1] = {};
-    for (int64_t w = 0; w < K_words; w += line) {
-        const int64_t n = std::min(line, K_words - w);
-        const float* words[line];
-        float made[line][MC + W];
-        for (int64_t u = 0; u < n; ++u) {
-            const int64_t k = (w + u) * Words::size;
-            const float* const row = words[u] = a + k * lda;
-            for (int64_t r = ahead; r < ahead + Words::size && k + r < K; ++r) prefetch_range(row + r * lda, rows);
-            if constexpr (Words::size > 1) {
-                for (int64_t m = 0; m < rows; m += W)
-                    simd::store(made[u] + m, Words::across(row + m, lda, K - k, rows - m));
-                words[u] = made[u];
-            }
-            for (int64_t r = 0; row_sums && r < Words::size && k + r < K; ++r)
-                for (int64_t m = 0; m < rows; m += W) sums[m / W] += simd::load_n(row + r * lda + m, rows - m);
+    for (int64_t w = 0; w < K_words; w += at_once) {
+        const int64_t n = std::min(at_once, K_words - w), k_begin = w * size, k_end = std::min(K, k_begin + n * size);
+        for (int64_t k = k_begin + ahead; k < std::min(K, k_end + ahead); ++k) prefetch_range(a + k * lda, rows);
+        for (int64_t m = 0; row_sums && m < rows; m += W) {
+            vfloat& sum = sums[m / W];
+            if (rows - m >= W)
+                for (int64_t k = k_begin; k < k_end; ++k) sum += simd::load(a + k * lda + m);
+            else
+                for (int64_t k = k_begin; k < k_end; ++k) sum += simd::load_n(a + k * lda + m, rows - m);
         }
-        for (int64_t m = 0; m < full; m += MR)
-            for (int64_t u = 0; u < n; ++u)
-                std::memcpy(packed + m * K_words + (w + u) * MR, words[u] + m, MR * sizeof(float));
+        const float* words = a + k_begin * lda;
+        int64_t ld = lda;
+        float made[at_once][MC + W];
+        if constexpr (size > 1) {
+            for (int64_t k = k_begin; k < k_end; k += size)
+                for (int64_t m = 0; m < rows; m += W)
+                    simd::store(made[k / size - w] + m, Words::across(a + k * lda + m, lda, K - k, rows - m));
+            words = made[0], ld = MC + W;
+        }
+        const int64_t longer_ones = longer ? n - (w + n == K_words) : 0;
+        for (int64_t m = 0; m < full; m += MR) {
+            float* const tile = packed + m * K_words + w * MR;
+            int64_t u = 0;
+            for (; u < longer_ones; ++u)
+                for (int64_t i = 0; i < MR; i += W) simd::store(tile + u * MR + i, simd::load(words + u * ld + m + i));
+            for (; u < n; ++u) std::memcpy(tile + u * MR, words + u * ld + m, MR * sizeof(float));
+        }
         for (int64_t u = 0; u < n; ++u)
             for (int64_t m = full; m < rows; ++m)
-                packed[full * K_words + (w + u) * (rows - full) + m - full] = words[u][m];
+                packed[full * K_words + (w + u) * (rows - full) + m - full] = words[u * ld + m];
     }
     if (!row_sums) return;
     for (int64_t m = 0; m < rows; m += W)
