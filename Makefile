@@ -200,7 +200,7 @@ SHADOW := -iquote dev/emulator/include -Idev/emulator/include
 $(EMULATOR): OPT := -O2 $(SHADOW)
 # The emulator's hooks, which are called before each access, take most of the time; -g1 gives the lines for reports.
 # Section anchors, GCC's way on ARM, would move shared variables away from the red zones declared before them.
-EMULATED := -O1 $(SHADOW) $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
+EMULATED := $(if $(SANITIZE),-O0,-O1) $(SHADOW) $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
 $(B)/dev/test/cuda/%.o $(B)/dev/%_cuda/ladder.o: OPT := $(EMULATED)
 
 # V=1 shows the commands in full.
