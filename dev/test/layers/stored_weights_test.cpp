@@ -1,4 +1,5 @@
-// Weights in bf16 and int8: what is stored, and that the layers compute with exactly these values.
+// Weights in bf16 and int8: what is stored, and that the layers compute with exactly these values. Beside int8, few
+// rows of activations are rounded to 16 bits.
 #include "device/cpu/weight_rows.h"
 
 #include "layers/embedding_cpu.h"
@@ -36,6 +37,22 @@ private:
         return all;
     }
 };
+
+// The most by which out (N,OC) may differ because few rows of activations are rounded to 16 bits beside int8 weights:
+// half a step for each value, where a step is 1/32767 of the largest magnitude of the row.
+std::vector<double> rounding_errors(const Values& inp, const Values& weight, int64_t N, int64_t C, int64_t OC) {
+    std::vector<double> errors;
+    for (int64_t n = 0; n < N; ++n) {
+        double largest = 0;
+        for (int64_t c = 0; c < C; ++c) largest = std::max(largest, std::abs(inp[n * C + c]));
+        for (int64_t o = 0; o < OC; ++o) {
+            double sum = 0;
+            for (int64_t c = 0; c < C; ++c) sum += std::abs(weight[o * C + c]);
+            errors.push_back(0.5 / 32767 * largest * sum);
+        }
+    }
+    return errors;
+}
 
 }  // namespace
 
@@ -106,12 +123,88 @@ TEST(StoredWeights, MatmulsComputeWithTheStoredValues) {
                 };
                 run(cpu), run(reference), run(magnitude);
                 constexpr double error = 8 * roundoff;  // as matmul_test.cpp's sum_error
+                if (type == WeightType::int8 && s.N <= gemm::few_rows) {
+                    const std::vector<double> rounding = rounding_errors(inp, weight.values, s.N, s.C, s.OC);
+                    for (Values* const values : {&sum, &out, &pre})
+                        for (size_t i = 0; i < rounding.size(); ++i) values->magnitude[i] += rounding[i] / error;
+                }
                 sum.expect_close("sum", error);
                 out.expect_close("out", error);
                 pre.expect_close("pre", error);
                 gelu.magnitude = pre.magnitude;
                 gelu.expect_close("gelu", 1.13 * error + 8 * roundoff);
             }
+}
+
+// Few rows of activations are rounded to 16 bits beside int8 weights. The errors of the values are uniform within half
+// a step and independent, so the error of a sum has the size that a random walk has, and is far smaller than the error
+// that the rounding of the weights makes: here by 260 times, where one value is a thousand times the others by 16.
+TEST(StoredWeights, RoundingActivationsChangesLessThanRoundingWeights) {
+    const int64_t C = 768, OC = 400;
+    const double sizes[] = {1, 1e-29, 1e29, 1};
+    const auto N = std::ssize(sizes);
+    std::vector<double> activations = uniform(N * C);
+    for (int64_t i = 0; i < N * C; ++i) activations[static_cast<size_t>(i)] *= sizes[i / C];
+    activations[static_cast<size_t>(3 * C)] = 1000;
+    const Values original = random_values(OC * C);
+    Stored weight(WeightType::int8, original.exact, OC, C);
+    Values inp(activations), out = nan_values(N * OC);
+    Cpu cpu;
+    cpu.weights = WeightType::int8;
+    matmul_forward(cpu, out.on(cpu), inp.on(cpu), weight.on(cpu), nullptr, N, C, OC);
+    for (int64_t n = 0; n < N; ++n) {
+        double largest = 0, of_activations = 0, of_weights = 0, of_walks = 0;
+        for (int64_t c = 0; c < C; ++c) largest = std::max(largest, std::abs(inp[n * C + c]));
+        for (int64_t o = 0; o < OC; ++o) {
+            double exact = 0, before = 0, squares = 0;
+            for (int64_t c = 0; c < C; ++c) {
+                const double w = weight.values[o * C + c];
+                exact += inp[n * C + c] * w;
+                before += inp[n * C + c] * original[o * C + c];
+                squares += w * w;
+            }
+            of_activations += std::pow(out.on(cpu)[n * OC + o] - exact, 2);
+            of_weights += std::pow(exact - before, 2);
+            of_walks += std::pow(largest / 32767, 2) / 12 * squares;
+        }
+        // 400 sums of 768 errors: their mean square is known to 8 %.
+        EXPECT_NEAR(std::sqrt(of_activations / of_walks), 1, 0.15) << n;
+        EXPECT_LE(std::sqrt(of_activations / of_weights), n == 3 ? 1.0 / 12 : 1.0 / 200) << n;
+    }
+}
+
+// Sums of integers must not overflow, however long the rows are: here every product is the largest possible.
+TEST(StoredWeights, LongRowsOfTheLargestProductsAreSummed) {
+    for (const int64_t C : {2048, 4097, 40000}) {
+        const std::vector<double> ones(static_cast<size_t>(5 * C), 1);
+        Stored weight(WeightType::int8, ones, 5, C);
+        Values inp(ones), out = nan_values(5 * 5);
+        Cpu cpu;
+        cpu.weights = WeightType::int8;
+        matmul_forward(cpu, out.on(cpu), inp.on(cpu), weight.on(cpu), nullptr, 5, C, 5);
+        for (int64_t i = 0; i < 5 * 5; ++i) EXPECT_NEAR(out.on(cpu)[i] / static_cast<float>(C), 1, 8 * roundoff) << C;
+    }
+}
+
+TEST(StoredWeights, ValuesThatAreNotFiniteStayVisibleInTheirRow) {
+    const int64_t N = 9, C = 70, OC = 20;
+    for (const WeightType type : types)
+        for (const int64_t rows : {int64_t{1}, N}) {
+            Stored weight(type, uniform(OC * C), OC, C);
+            Values inp = random_values(N * C), out = nan_values(N * OC);
+            Cpu cpu = cpu_with_stale_scratch();
+            cpu.weights = type;
+            inp.on(cpu)[0 * C + 3] = NAN;
+            inp.on(cpu)[2 * C + 69] = INFINITY;
+            inp.on(cpu)[4 * C + 17] = -INFINITY;
+            inp.on(cpu)[6 * C] = -NAN;
+            std::fill_n(inp.on(cpu) + 8 * C, C, 0.0f);
+            for (int64_t n = 0; n < N; n += rows)
+                matmul_forward(cpu, out.on(cpu) + n * OC, inp.on(cpu) + n * C, weight.on(cpu), nullptr, rows, C, OC);
+            for (int64_t i = 0; i < N * OC; ++i)
+                ASSERT_EQ(std::isfinite(out.on(cpu)[i]), i / OC % 2 == 1 || i / OC == 8) << i;
+            for (int64_t o = 0; o < OC; ++o) EXPECT_EQ(out.on(cpu)[8 * OC + o], 0);
+        }
 }
 
 TEST(StoredWeights, EmbeddingReadsTheStoredValues) {

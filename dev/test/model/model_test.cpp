@@ -378,7 +378,8 @@ TEST(Model, StoredWeightsComputeWithTheirValues) {
             const int64_t length = n == 0 ? 20 : 1;  // more rows than are read in place, then one
             stored.append(a.data(), batch.x.data() + n, 1, length);
             fp32.model.append(b.data(), batch.x.data() + n, 1, length);
-            expect_near("logits", {a.begin(), a.end()}, {b.begin(), b.end()}, 1e-5);
+            // Beside int8, a row of activations is rounded to multiples of 1/32767 = 3e-5 of its largest magnitude.
+            expect_near("logits", {a.begin(), a.end()}, {b.begin(), b.end()}, type == WeightType::int8 ? 2e-4 : 1e-5);
             n += length;
         }
     }

@@ -22,22 +22,32 @@ constexpr int b_rows = more_registers && !wide_vectors ? 6 : 3;
 constexpr int64_t ahead_bytes = 12 << 10;
 constexpr Cache ahead_cache = wide_vectors ? Cache::L2 : Cache::L1;
 // From how many rows of A on each operand is held in a register. With AVX2, GCC would load 16 vectors instead of 7 for
-// 12 FMAs: eight rows take 4 to 9 % less time in fp32, 9 to 13 % less in int8. Two rows, and three in fp32, gain
+// 12 FMAs: eight rows take 4 to 9 % less time in fp32, 18 to 25 % less in bf16. Two rows, and three in fp32, gain
 // nothing.
 template <class Element>
 constexpr int rows_in_register = sizeof(Element) == 4 ? 4 : 3;
 
 // Instructions bound eight rows with AVX2: two passes over three rows of B take 24 FMAs, 14 loads and, unless B is
 // fp32, 12 instructions to convert, for each vector of K. Tried and dropped on the Zen 3: the first pass stores the
-// converted weights for the second (bf16 and int8 take a sixth longer); blocks of K, so that A stays in L1 (fp32 takes
+// converted weights for the second (bf16 takes a sixth longer); blocks of K, so that A stays in L1 (fp32 takes
 // a tenth longer); A packed in the order of its loads; two vectors of K per iteration; prefetches into L2, nearer or
 // farther.
+
+// A's rows as they are.
+struct FloatRows {
+    static constexpr int step = W;  // values of K that are computed at once
+
+    const float* first;
+    int64_t stride;
+
+    FloatRows from(int64_t m) const { return {first + m * stride, stride}; }
+};
 
 // c (MS,RS) = the dot products of MS rows of a and RS rows of b, of K values. At each vector of K, LINES cache lines
 // are prefetched, from `ahead` on.
 template <int MS, int RS, int LINES, class Element>
-[[gnu::always_inline]] inline void dot_products(int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b,
-                                                float* c, int64_t ldc, const float* ahead) {
+[[gnu::always_inline]] inline void dot_products(int64_t K, const FloatRows& a, const WeightRows<Element>& b, float* c,
+                                                int64_t ldc, const float* ahead) {
     constexpr int64_t line = cache_line / 4;
     const auto operand = [](vfloat v) { return RS > 1 && MS >= rows_in_register<Element> ? simd::in_register(v) : v; };
     vfloat sums[MS * RS] = {};
@@ -51,7 +61,7 @@ template <int MS, int RS, int LINES, class Element>
         for (int r = 0; r < RS; ++r) weights[r] = operand(simd::load(b.row(r) + k));
 #pragma GCC unroll 8
         for (int m = 0; m < MS; ++m) {
-            const vfloat x = operand(simd::load(a + m * lda + k));
+            const vfloat x = operand(simd::load(a.first + m * a.stride + k));
 #pragma GCC unroll 8
             for (int r = 0; r < RS; ++r) sums[m * RS + r] = simd::fma(x, weights[r], sums[m * RS + r]);
         }
@@ -59,27 +69,26 @@ template <int MS, int RS, int LINES, class Element>
     if (k < K)
         for (int m = 0; m < MS; ++m)
             for (int r = 0; r < RS; ++r)
-                sums[m * RS + r] = simd::fma(simd::load_n(a + m * lda + k, K - k), simd::load_n(b.row(r) + k, K - k),
-                                             sums[m * RS + r]);
+                sums[m * RS + r] = simd::fma(simd::load_n(a.first + m * a.stride + k, K - k),
+                                             simd::load_n(b.row(r) + k, K - k), sums[m * RS + r]);
     float products[MS * RS + W];
     simd::store_sums<MS * RS>(products, sums);
     for (int m = 0; m < MS; ++m)
-        for (int r = 0; r < RS; ++r) c[m * ldc + r] = b.scale(r) * products[m * RS + r];
+        for (int r = 0; r < RS; ++r) c[m * ldc + r] = products[m * RS + r];
 }
 
 // c (M,RS), in as few parts as possible. While its first rows are computed, later rows of b are prefetched.
-template <int RS, class Element>
-void dot_columns(int64_t M, int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b, float* c,
-                 int64_t ldc) {
-    constexpr int bytes = RS * W * sizeof(Element), lines = (bytes + cache_line - 1) / cache_line;
+template <int RS, class Rows, class Element>
+void dot_columns(int64_t M, int64_t K, const Rows& a, const WeightRows<Element>& b, float* c, int64_t ldc) {
+    constexpr int bytes = RS * Rows::step * sizeof(Element), lines = (bytes + cache_line - 1) / cache_line;
     const float* const ahead = b.first + ahead_bytes / 4;
     int64_t m = 0;
     const auto run = [&]<int MS>(std::integral_constant<int, MS>) {
         for (; m + MS <= M; m += MS) {
             if (m == 0)
-                dot_products<MS, RS, lines>(K, a, lda, b, c, ldc, ahead);
+                dot_products<MS, RS, lines>(K, a, b, c, ldc, ahead);
             else
-                dot_products<MS, RS, 0>(K, a + m * lda, lda, b, c + m * ldc, ldc, nullptr);
+                dot_products<MS, RS, 0>(K, a.from(m), b, c + m * ldc, ldc, nullptr);
         }
     };
     run(std::integral_constant<int, a_rows>());
@@ -89,15 +98,20 @@ void dot_columns(int64_t M, int64_t K, const float* a, int64_t lda, const Weight
     run(std::integral_constant<int, 1>());
 }
 
-// C's rectangle [0, M) x [columns), then its epilogue, on the calling thread.
+// What remains to do for sums in c (M,columns), which is nothing if neither operand has scales.
 template <class Element>
-void few_rows_block(int64_t M, Range columns, int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b,
-                    float* c, int64_t ldc, EpilogueRef epilogue) {
-    constexpr int64_t at_once = 48;  // columns, for which the epilogue runs
-    for (int64_t begin = columns.begin; begin < columns.end; begin += at_once) {
-        const int64_t end = std::min(columns.end, begin + at_once);
+void scale_columns(int64_t, int64_t, const FloatRows&, const WeightRows<Element>&, float*, int64_t) {}
+
+constexpr int64_t columns_at_once = 48;  // for which the epilogue runs
+
+// C's rectangle [0, M) x [columns), then its epilogue, on the calling thread.
+template <class Rows, class Element>
+void few_rows_block(int64_t M, Range columns, int64_t K, const Rows& a, const WeightRows<Element>& b, float* c,
+                    int64_t ldc, EpilogueRef epilogue) {
+    for (int64_t begin = columns.begin; begin < columns.end; begin += columns_at_once) {
+        const int64_t end = std::min(columns.end, begin + columns_at_once);
         const auto compute = [&](auto rows, int64_t n) {
-            dot_columns<rows>(M, K, a, lda, b.from(n), c + n, ldc);
+            dot_columns<rows>(M, K, a, b.from(n), c + n, ldc);
             return n + rows;
         };
         constexpr std::integral_constant<int, b_rows_with_one<Element>> with_one;
@@ -106,6 +120,7 @@ void few_rows_block(int64_t M, Range columns, int64_t K, const float* a, int64_t
         while (M == 1 && n + with_one <= end) n = compute(with_one, n);
         while (M > 1 && n + with_more <= end) n = compute(with_more, n);
         while (n < end) n = compute(std::integral_constant<int, 1>(), n);
+        scale_columns(M, end - begin, a, b.from(begin), c + begin, ldc);
         epilogue({0, M}, begin, end - begin);
     }
 }

@@ -1,7 +1,7 @@
 // Instantiates the GEMM once for every storage order that the layers use: nothing else takes as long to compile.
 #include "device/cpu/gemm/matmul.h"
 
-#include "device/cpu/gemm/few_rows.h"
+#include "device/cpu/gemm/few_rows_int8.h"
 #include "device/cpu/rows.h"
 
 namespace gemm {
@@ -83,13 +83,20 @@ inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
 
 // The matmul of few rows on all threads. A part of B that fits in a core's caches takes less time than to wake threads.
 template <class Element>
-void few_rows_matmul(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const WeightRows<Element>& b,
-                     float* c, int64_t ldc, EpilogueRef epilogue) {
+void few_rows_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,
+                     const WeightRows<Element>& b, float* c, int64_t ldc, EpilogueRef epilogue) {
     constexpr int64_t line = cache_line / 4;
+    constexpr bool rounds = std::is_same_v<Element, int8_t>;
+    const int64_t floats = rounds ? RoundedRows::floats(M, K) : 0;
+    cpu.reserve(floats);
 #pragma omp parallel if (N * b.stride >= 1 << 14)
     {
         const Range mine = part_of(ceil_div(N, line), omp_get_num_threads(), omp_get_thread_num());
-        few_rows_block(M, {mine.begin * line, std::min(N, mine.end * line)}, K, a, lda, b, c, ldc, epilogue);
+        const Range columns{mine.begin * line, std::min(N, mine.end * line)};
+        if constexpr (rounds)
+            few_rows_block(M, columns, K, round_rows(cpu.scratch(floats), M, K, a, lda), b, c, ldc, epilogue);
+        else
+            few_rows_block(M, columns, K, FloatRows{a, lda}, b, c, ldc, epilogue);
         simd::stream_fence();  // for streaming stores in the epilogue
     }
 }
@@ -146,7 +153,7 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
     if constexpr (A == Order::k_last && B == Order::k_last)
         if (reads_in_place(matmul_kind, M) && store != Store::add)
-            return few_rows_matmul(M, N, K, a, lda, WeightRows<float>{b, ldb}, c, ldc, epilogue);
+            return few_rows_matmul(cpu, M, N, K, a, lda, WeightRows<float>{b, ldb}, c, ldc, epilogue);
     const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A); });
     if (store == Store::stream && !worth_streaming(c, M, N, K)) store = Store::set;
     const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);
@@ -188,7 +195,8 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
 int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64_t M, int64_t K) {
     if (weights == WeightType::fp32)
         return reads_in_place(chosen(matmul_kind, M, K), M) ? 0 : scratch_floats(matmul_kind);
-    return M <= few_rows ? 0 : converted_columns(K) * K + scratch_floats(matmul_kind);
+    if (M <= few_rows) return weights == WeightType::int8 ? RoundedRows::floats(M, K) : 0;
+    return converted_columns(K) * K + scratch_floats(matmul_kind);
 }
 
 void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
@@ -197,7 +205,7 @@ void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, c
         return matmul<Order::k_last, Order::k_last>(cpu, M, N, K, a, K, weights, K, c, N, Store::set, epilogue);
     with_rows(cpu.weights, weights, K, [&](const auto& rows) {
         if (M <= few_rows)
-            few_rows_matmul(M, N, K, a, K, rows, c, N, epilogue);
+            few_rows_matmul(cpu, M, N, K, a, K, rows, c, N, epilogue);
         else
             converted_matmul(cpu, M, N, K, a, rows, c, epilogue);
     });
