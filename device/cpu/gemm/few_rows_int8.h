@@ -107,13 +107,14 @@ inline RoundedRows round_rows(float* memory, int64_t M, int64_t K, const float* 
     return {integers, scales, M};
 }
 
-// c (MS,RS) as for fp32. A lane's sum of integers stays exact for 256 vectors: 256 * 2 * 127 * 32768 < 2^31. Then it is
-// added to a sum in fp32.
-template <int MS, int RS, int LINES>
+// c (MS,RS) = the sums of products of integers, of K values. A lane's sum of integers stays exact for 256 vectors, as
+// 256 * 2 * 127 * 32768 < 2^31. Then it is added to a sum in fp32. At each vector of K, cache lines are prefetched from
+// `ahead` on, which advances by `pace` floats.
+template <int MS, int RS>
 [[gnu::always_inline]] inline void dot_products(int64_t K, const RoundedRows& a, const WeightRows<int8_t>& b, float* c,
-                                                int64_t ldc, const float* ahead) {
+                                                int64_t ldc, const float* ahead, int64_t pace) {
     constexpr int step = RoundedRows::step;
-    constexpr int64_t line = cache_line / 4, most_exact = 256 * step;
+    constexpr int64_t lines = ceil_div(RS * step, cache_line), most_exact = 256 * step;
     const int16_t* x = a.first;
     for (int64_t begin = 0; begin < K; begin += most_exact) {
         const int64_t end = std::min(K, begin + most_exact);
@@ -122,8 +123,8 @@ template <int MS, int RS, int LINES>
         for (; k + step <= end; k += step, x += a.all * step) {
             vshort weights[RS];
 #pragma GCC unroll 8
-            for (int i = 0; i < LINES; ++i) prefetch_line<Access::read, ahead_cache>(ahead + i * line);
-            ahead += LINES * line;
+            for (int i = 0; i < lines; ++i) prefetch_line<Access::read, ahead_cache>(ahead + i * cache_line / 4);
+            ahead += pace;
 #pragma GCC unroll 8
             for (int r = 0; r < RS; ++r) weights[r] = simd::load_shorts(b.row(r) + k);
 #pragma GCC unroll 8
@@ -148,6 +149,16 @@ template <int MS, int RS, int LINES>
             for (int r = 0; r < RS; ++r)
                 c[m * ldc + r] = begin == 0 ? products[m * RS + r] : c[m * ldc + r] + products[m * RS + r];
     }
+}
+
+// c (M,RS). Meanwhile the next rows of b are prefetched, at an even pace: in bursts they would arrive too late.
+template <int RS>
+void dot_columns(int64_t M, int64_t K, const RoundedRows& a, const WeightRows<int8_t>& b, float* c, int64_t ldc) {
+    constexpr int64_t start = 2048 / 4;
+    for_parts(M, [&](auto rows, int64_t m) {
+        dot_products<rows, RS>(K, a.from(m), b, c + m * ldc, ldc, b.first + RS * b.stride * (M + m) / M + start,
+                               ceil_div(RS * RoundedRows::step / 4 * rows, M));
+    });
 }
 
 // Multiplies the sums of integers in c (M,columns) by the scales of their rows.
