@@ -107,8 +107,9 @@ struct Cuda {
     std::shared_ptr<struct CublasLt> cublas;      // made by the first matmul (device/cuda/cublaslt.cuh)
     std::shared_ptr<struct CudaStep> step;        // of a model's device (device/cuda/step.cuh)
     std::shared_ptr<struct CudaTimings> timings;  // calls that are not in the profile yet
-    // Throws if the stream waits for a lost rank. Set by the stream's first exchange (device/cuda/nccl.cuh).
-    std::function<void()> check_ranks;
+    // Throws if the stream waits for a lost rank, and says so if the host has waited for many seconds. Set by the
+    // stream's first exchange (device/cuda/nccl.cuh).
+    std::function<void(double seconds)> check_ranks;
 
     // The host waits for the stream, or for an event that may depend on it.
     void wait() const {
@@ -150,9 +151,10 @@ private:
             const cudaError_t state = query();
             if (state != cudaErrorNotReady) return cuda_check(state, what);
             cudaGetLastError();  // clears the state, which the next launch would report as its error
-            check_ranks();
+            const double seconds = duration<double>(steady_clock::now() - begin).count();
+            check_ranks(seconds);
             // With the kernel's timer slack a sleep takes up to 0.14 ms, which is 0.14 % of the wait so far.
-            if (steady_clock::now() - begin > milliseconds(100))
+            if (seconds > 0.1)
                 std::this_thread::sleep_for(microseconds(50));
             else
                 std::this_thread::yield();

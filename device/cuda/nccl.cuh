@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -127,8 +128,35 @@ struct Nccl {
 
 #endif
 
+// Says on standard error that a rank waits for the others: every minute, and once when it no longer does. NCCL does not
+// tell which one is late. Ranks 0 and 1 speak: whichever is late, one of them waits, and all others would say the same.
+class LateRanks {
+public:
+    explicit LateRanks(const Ranks& ranks) : name_(ranks.name(ranks.rank())), speaks_(ranks.rank() < 2) {}
+    void waited(double seconds) {
+        if (!speaks_) return;
+        if (seconds > 60 * static_cast<double>(minutes_ + 1))
+            std::fprintf(stderr,
+                         "train_gpt2: %s has waited for the other GPUs for %lld min; one is busy, stopped or cut off\n",
+                         name_.c_str(), static_cast<long long>(++minutes_));
+        else if (minutes_ > 0 && seconds < 60) {
+            std::fprintf(stderr, "train_gpt2: %s goes on\n", name_.c_str());
+            minutes_ = 0;
+        }
+    }
+
+private:
+    std::string name_;
+    bool speaks_;
+    int64_t minutes_ = 0;
+};
+
 inline void exchange_on(Cuda& dev, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
-    if (!dev.check_ranks) dev.check_ranks = [nccl = ranks.nccl] { nccl->check(); };
+    if (!dev.check_ranks)
+        dev.check_ranks = [nccl = ranks.nccl, late = LateRanks(ranks)](double seconds) mutable {
+            nccl->check();
+            late.waited(seconds);
+        };
     ranks.nccl->exchange(sends, receives, dev.stream);
     for (const Message& m : sends) ranks.sent_bytes += static_cast<double>(m.bytes);
 }

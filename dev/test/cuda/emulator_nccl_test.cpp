@@ -180,6 +180,32 @@ TEST(Nccl, AWaitForALostRankEndsWithAnError) {
     }
 }
 
+TEST(Nccl, AWaitOfMinutesIsSaid) {
+    const auto make = [](Ranks& ranks) { ranks.nccl = std::make_shared<Nccl>(NcclLibrary(), ranks); };
+    const auto exchange_with = [&](Ranks& ranks, const std::function<void(Cuda&)>& then) {
+        make(ranks);
+        Cuda dev = cuda_for_training();
+        const auto x = cuda_allocate<float>(n), y = cuda_allocate<float>(n);
+        zero(dev, x.get(), n);
+        exchange_floats(dev, ranks, x.get(), y.get());
+        to_host(dev, y.get(), n);
+        then(dev);
+    };
+    with_peer([&](Ranks& ranks) { exchange_with(ranks, [](Cuda&) {}); },
+              [&](Ranks& ranks) {
+                  exchange_with(ranks, [](Cuda& dev) {
+                      testing::internal::CaptureStderr();
+                      for (const double seconds : {0.0, 59.0, 61.0, 62.0, 121.0, 0.0, 1.0}) dev.check_ranks(seconds);
+                      EXPECT_EQ(testing::internal::GetCapturedStderr(),
+                                "train_gpt2: rank 1 on here has waited for the other GPUs for 1 min; one is busy, "
+                                "stopped or cut off\n"
+                                "train_gpt2: rank 1 on here has waited for the other GPUs for 2 min; one is busy, "
+                                "stopped or cut off\n"
+                                "train_gpt2: rank 1 on here goes on\n");
+                  });
+              });
+}
+
 // A peer that is gone shows when a group ends, and one that cannot be reached at the start.
 TEST(Nccl, AFailedCallIsAnErrorToo) {
     with_peer([](Ranks& ranks) { Nccl(NcclLibrary(), ranks); },
