@@ -112,11 +112,15 @@ void on_first_then_others(Ranks& ranks, const std::function<void()>& f) {
 int on_ranks(const std::function<int(Ranks&)>& command) {
     const std::unique_ptr<Ranks> ranks = start_ranks();
     if (ranks->count() == 1) return command(*ranks);
+    // What is to be read is written before a rank leaves MPI, because mpirun ends all ranks when one of them has left
+    // it with another status than 0.
     try {
-        return command(*ranks);
+        const int status = command(*ranks);
+        std::fflush(stdout);
+        return status;
     } catch (const RankFailed& failure) {
-        // Now, because mpirun ends all ranks when one of them has left MPI with such a status.
         if (*failure.what()) print_error(failure.what());
+        std::fflush(stdout);
         return failure.status;
     } catch (const std::exception&) {
         const Failure failure = current_failure();
