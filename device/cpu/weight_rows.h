@@ -23,11 +23,6 @@ inline vfloat widen(vbyte v) {
     return __builtin_convertvector(v, vfloat);
 #endif
 }
-inline vfloat load(const int8_t* p) {
-    vbyte v;
-    std::memcpy(&v, p, sizeof v);
-    return widen(v);
-}
 inline vfloat load_n(const int8_t* p, int64_t n) {
     vbyte v{};
     std::memcpy(&v, p, n >= W ? sizeof v : static_cast<size_t>(n));

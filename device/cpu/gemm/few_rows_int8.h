@@ -79,7 +79,7 @@ inline RoundedRows round_rows(float* memory, int64_t M, int64_t K, const float* 
     constexpr float smallest = 0x1p-100f;      // a scale whose reciprocal is finite
     constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it leaves an integer in the lowest 16 bits
     constexpr int step = RoundedRows::step;
-    using shorts = int16_t __attribute__((vector_size(2 * W), may_alias));
+    using half_vector = int16_t __attribute__((vector_size(2 * W), may_alias));  // of a vshort: W values
     const int64_t whole = K / W * W, padded = ceil_div(K, step) * step;
     float* const scales = memory + M * padded / 2;
     const auto integers = reinterpret_cast<int16_t*>(memory);
@@ -98,7 +98,8 @@ inline RoundedRows round_rows(float* memory, int64_t M, int64_t K, const float* 
         scales[m] = std::bit_cast<float>(bits) / 32767;
         const vfloat factor = simd::set1(32767 / std::bit_cast<float>(bits));
         const auto put = [&](int64_t k, vfloat x) {
-            const shorts rounded = __builtin_convertvector((vint)simd::fma(x, factor, simd::set1(to_integer)), shorts);
+            const half_vector rounded =
+                __builtin_convertvector((vint)simd::fma(x, factor, simd::set1(to_integer)), half_vector);
             std::memcpy(integers + (k / step * M + m) * step + k % step, &rounded, sizeof rounded);
         };
         for (int64_t k = 0; k < whole; k += W) put(k, simd::load(row + k));
