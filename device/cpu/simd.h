@@ -40,9 +40,11 @@ inline vfloat load(const float* p) {
 }
 inline void store(float* p, vfloat v) { std::memcpy(p, &v, sizeof v); }
 
-// v, held in a register. Where a loop needs all 16 registers, GCC would otherwise read v from memory at each use.
+// v, held in a register. Where a loop needs almost all registers, GCC would otherwise read v from memory at each use.
 inline vfloat in_register(vfloat v) {
-#if defined(__SSE2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+    asm("" : "+v"(v));
+#elif defined(__SSE2__)
     asm("" : "+x"(v));
 #endif
     return v;

@@ -26,9 +26,11 @@ constexpr int64_t ahead_bytes = 12 << 10;
 constexpr Cache ahead_cache = wide_vectors ? Cache::L2 : Cache::L1;
 // From how many rows of A on each operand is held in a register. With AVX2, GCC would load 16 vectors instead of 7 for
 // 12 FMAs: eight rows take 4 to 9 % less time in fp32, 18 to 25 % less in bf16. Two rows, and three in fp32, gain
-// nothing.
+// nothing. With AVX-512 it would load 27 instead of 11 for 24 FMAs: eight rows take 10 to 19 % less in bf16 (Zen 4);
+// fp32 and fewer rows gain nothing.
 template <class Element>
-constexpr int rows_in_register = sizeof(Element) == 4 ? 4 : 3;
+constexpr int rows_in_register = wide_vectors ? (sizeof(Element) == 4 ? a_rows + 1 : a_rows)
+                                              : (sizeof(Element) == 4 ? 4 : 3);
 
 // Instructions bound eight rows with AVX2: two passes over three rows of B take 24 FMAs, 14 loads and, unless B is
 // fp32, 12 instructions to convert, for each vector of K. Tried and dropped on the Zen 3: the first pass stores the
