@@ -211,21 +211,27 @@ def projection(name):
 
 
 def ladder(name):
-    """The rungs' times as bars, forward and backward on one scale."""
-    rows = read(LADDER)
-    figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 5), sharex=True, layout="constrained")
+    """The rungs' times as bars, forward and backward on one scale, a bar for each kind of vectors."""
+    rows, height = read(LADDER), 0.4
+    kinds = (("AVX2", 1.0), ("AVX-512", 0.5))  # and how opaque
+    figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 7.6), sharex=True, layout="constrained")
     for axes, what, color in zip(panels, ("forward", "backward"), (BLUE, ORANGE)):
         mine = [r for r in rows if r["pass"] == what]
-        times = [float(r["ms"]) for r in mine]
-        axes.barh(range(len(mine)), times, color=color, height=0.7)
-        for i, t in enumerate(times):
-            axes.text(t, i, f" {t:.2f} ms", va="center")
+        gains = []
+        for k, (kind, opaque) in enumerate(kinds):
+            times = [float(r[f"{kind} ms"]) for r in mine]
+            places = [i + (k - 0.5) * height for i in range(len(mine))]
+            axes.barh(places, times, color=color, alpha=opaque, height=height, label=kind)
+            for y, t in zip(places, times):
+                axes.text(t, y, f" {t:.2f} ms", va="center", fontsize=9)
+            gains.append(f"{times[0] / times[-1]:.1f}")
         axes.set_yticks(range(len(mine)), [r["name"] for r in mine])
         axes.invert_yaxis()
-        axes.set_title(f"{what}: {times[0] / times[-1]:.1f} × as fast in the end", fontsize=11, color=color)
+        axes.set_title(f"{what}: {' and '.join(gains)} × as fast in the end", fontsize=11, color=color)
         axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="lower right")
     panels[1].set_xlabel("ms")
-    panels[0].set_xlim(0, 1.2 * max(float(r["ms"]) for r in rows))
+    panels[0].set_xlim(0, 1.2 * max(float(r["AVX2 ms"]) for r in rows))
     save(figure, name, LADDER)
 
 
