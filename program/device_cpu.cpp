@@ -83,6 +83,8 @@ double peak_flops(const Options& options) { return measured_peak_flops(options);
 
 double peak_bytes() { return measure_copy_bandwidth(); }
 
+std::string fastest_matmul(const Options&) { return gemm::has_bf16 ? "bf16" : "fp32"; }
+
 bool on_gpu() { return false; }
 
 std::string device_features() {

@@ -46,6 +46,9 @@ double peak_flops(const Options& options);
 double measured_peak_flops(const Options& options);
 double peak_bytes();
 
+// The --matmul that trains fastest, for --minutes.
+std::string fastest_matmul(const Options& options);
+
 // Whether this is train_gpt2cu, which decides its options and its name.
 bool on_gpu();
 inline std::string program_name() { return program_name(on_gpu()); }

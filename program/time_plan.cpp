@@ -94,6 +94,11 @@ int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
     return taught < smallest_useful_vocabulary ? 0 : std::min(wanted, taught);  // 0: bytes
 }
 
+// Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long.
+double about_tokens(int64_t text_bytes, int64_t vocab) {
+    return 0.9 * static_cast<double>(text_bytes) / (vocab > 0 ? std::log2(static_cast<double>(vocab)) / 4 : 1);
+}
+
 // 0 for token shards. A compressed text is about three times as long as its file.
 int64_t bytes_of_text(const Options& options) {
     const DataFiles data = find_files(options.data_names());
@@ -136,6 +141,8 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
 
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
+    if (const std::string matmul = fastest_matmul(options); matmul != options.matmul)
+        options.choose({{"matmul", matmul}});
     const auto [best, flops] = best_recipe(seconds, [&](const Recipe& recipe) {
         Options trial = options;
         Choices choices = shape_of(recipe, options);
@@ -156,6 +163,8 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
+    if (text_bytes > 0)
+        choices.emplace_back("weight-decay", text(weight_decay_for(flops, about_tokens(text_bytes, vocab))));
     options.choose(choices);
 
     std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(seconds).c_str(),

@@ -1,5 +1,6 @@
 // --minutes: what it chooses and keeps, that the choice is a run like any other, and what it refuses.
 #include "dev/test/program/program.h"
+#include "device/cpu/gemm/gemm.h"
 #include "program/recipes.h"
 
 namespace {
@@ -36,6 +37,7 @@ TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
     const auto steps = std::ranges::find(chosen, "--steps");
     ASSERT_NE(steps, chosen.end());
     EXPECT_EQ(std::ranges::find(chosen, "--layers"), chosen.end()) << "given by hand";
+    EXPECT_EQ(std::ranges::find(chosen, "--matmul") != chosen.end(), gemm::has_bf16) << "what trains fastest";
     EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
 
     args.erase("minutes");
@@ -83,6 +85,31 @@ TEST_F(TimePlan, ChoosesTheTokenizerAgainForATextOfFewWords) {
         expect_done(repeat);
         expect_same_run(std::string(name) + "-again", name);
     }
+}
+
+// A text that is read often is learned by heart.
+TEST_F(TimePlan, ChoosesMoreWeightDecayForATextThatIsReadOften) {
+    Args args = small;
+    const auto weight_decay = [&](const std::string& name, size_t bytes) {
+        write_bytes(at(name + ".txt"), std::string(bytes, 'x'));
+        args["data"] = at(name + ".txt"), args["out"] = at(name);
+        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+        const auto found = std::ranges::find(chosen, "--weight-decay");
+        return found == chosen.end() ? "" : found[1];
+    };
+    EXPECT_EQ(weight_decay("short", 400), "0.3");
+    EXPECT_EQ(weight_decay("long", 3'000'000), "0.1");
+    args["weight-decay"] = "0.2";
+    EXPECT_EQ(weight_decay("given", 400), "");
+}
+
+TEST(Recipes, HaveMoreWeightDecayTheMoreOperationsAndTheFewerTokens) {
+    constexpr double tokens = 4e5, operations = 6 * tokens * tokens;
+    EXPECT_DOUBLE_EQ(weight_decay_for(3 * operations, tokens), 0.1);
+    EXPECT_DOUBLE_EQ(weight_decay_for(28 * operations, tokens), 0.2);
+    EXPECT_DOUBLE_EQ(weight_decay_for(42 * operations, tokens), 0.3);
+    EXPECT_DOUBLE_EQ(weight_decay_for(1000 * operations, tokens), 0.3);
+    EXPECT_DOUBLE_EQ(weight_decay_for(28 * operations, 10 * tokens), 0.1);
 }
 
 TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
