@@ -16,12 +16,12 @@ struct Recipe {
     constexpr int64_t heads() const { return channels / 32; }
 };
 
-// From one to the next the operations triple, or about. Beyond what was measured, parameters and tokens both grow with
+// From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow with
 // the root of the operations (Hoffmann et al. 2022), and so does the batch.
 inline constexpr std::array recipes = {
     Recipe{7e12, 4, 64, 128, 16, 1024, 0.003, 0.03, true},
     Recipe{2.2e13, 4, 96, 128, 16, 1024, 0.003, 0.03, true},
-    Recipe{7e13, 4, 128, 128, 16, 1024, 0.003, 0.03, false},
+    Recipe{4.6e13, 6, 128, 128, 16, 1024, 0.003, 0.03, true},
     Recipe{2.2e14, 4, 160, 256, 8, 2048, 0.003, 0.03, false},
     Recipe{7e14, 6, 192, 256, 16, 2048, 0.003, 0.03, false},
     Recipe{2.2e15, 6, 256, 256, 16, 4096, 0.002, 0.03, false},
@@ -68,11 +68,11 @@ struct MeasuredText {
     struct Run {
         double flops, loss;
     };
-    std::array<Run, 2> runs;
+    std::array<Run, 3> runs;
 };
 inline constexpr std::array measured_texts = {
-    MeasuredText{"Tiny Shakespeare", {{{7.2e12, 1.494}, {2.2e13, 1.449}}}},
-    MeasuredText{"State of the Union", {{{7.2e12, 1.338}, {2.2e13, 1.243}}}},
+    MeasuredText{"Tiny Shakespeare", {{{7.2e12, 1.485}, {2.2e13, 1.442}, {4.6e13, 1.414}}}},
+    MeasuredText{"State of the Union", {{{7.2e12, 1.338}, {2.2e13, 1.243}, {4.6e13, 1.205}}}},
 };
 
 // Interpolated over the logarithm of the operations, and extended to three times fewer or more than were measured.

@@ -212,7 +212,8 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
                     {"sample-every", every(samples)},
                     {"save-every", every(saves)}});
     options.choose({{"warmup", text(options.warmup)}});  // it would change with the number of steps
-    std::printf("time: the same run again, on any machine:%s\n", options.chosen().c_str());
+    std::printf("time: the same run again, on any machine%s:%s\n", options.matmul == "bf16" ? " with bf16" : "",
+                options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
     const double passes =
         static_cast<double>(steps) * static_cast<double>(options.total_batch) / static_cast<double>(run.train_tokens);

@@ -7,10 +7,9 @@ namespace {
 
 class TimePlan : public Program {
 protected:
-    // The words after "the same run again, on any machine: ", with the steps that the run has ended with.
+    // The words after "the same run again, on any machine with bf16: ", with the steps that the run has ended with.
     static std::vector<std::string> again(const std::string& printed) {
-        const std::string before = "on any machine:";
-        const size_t at = printed.find(before) + before.size();
+        const size_t at = printed.find(": ", printed.find("on any machine")) + 2;
         std::istringstream line(printed.substr(at, printed.find('\n', at) - at));
         std::vector<std::string> all;
         for (std::string word; line >> word;) all.push_back(word);
