@@ -117,7 +117,7 @@ auto for_dtype(const Options& options, const F& f) {
 
 }  // namespace
 
-std::string fastest_matmul(const Options& options) { return options.matmul; }
+bool has_bf16_matmuls() { return false; }  // --dtype bf16 is the default
 
 bool on_gpu() { return true; }
 

@@ -41,7 +41,7 @@ void connect_devices(const Options&, Ranks&) {}
 
 std::string plan_memory(const Options& options, const GPT2Config& config, int64_t B, int64_t T, ActivationPolicy policy,
                         const std::string& remedy, Ranks& ranks) {
-    if (matmul_kind(options) == MatmulKind::bf16 && !gemm::has_bf16)
+    if (matmul_kind(options) == MatmulKind::bf16 && !has_bf16_matmuls())
         throw InputError(
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
     if (weight_type(options) != WeightType::fp32 && config.channels == 1)
@@ -83,14 +83,14 @@ double peak_flops(const Options& options) { return measured_peak_flops(options);
 
 double peak_bytes() { return measure_copy_bandwidth(); }
 
-std::string fastest_matmul(const Options&) { return gemm::has_bf16 ? "bf16" : "fp32"; }
+bool has_bf16_matmuls() { return gemm::has_bf16; }
 
 bool on_gpu() { return false; }
 
 std::string device_features() {
     const bool amx = gemm::chosen(MatmulKind::fp32, 1024, 1024) == MatmulKind::split;
     return "CPU; matmuls in fp32 (" + std::string(amx ? "AMX" : "FMA") + ")" +
-           (gemm::has_bf16 ? " and bf16" : ", bf16 not built in");
+           (has_bf16_matmuls() ? " and bf16" : ", bf16 not built in");
 }
 
 std::string device_name(const Options& options) { return threads_text(options.threads); }

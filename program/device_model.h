@@ -46,8 +46,8 @@ double peak_flops(const Options& options);
 double measured_peak_flops(const Options& options);
 double peak_bytes();
 
-// The --matmul that trains fastest, for --minutes.
-std::string fastest_matmul(const Options& options);
+// Whether there is --matmul bf16, which trains faster than fp32.
+bool has_bf16_matmuls();
 
 // Whether this is train_gpt2cu, which decides its options and its name.
 bool on_gpu();

@@ -16,8 +16,8 @@ struct Recipe {
     constexpr int64_t heads() const { return channels / 32; }
 };
 
-// From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow with
-// the root of the operations (Hoffmann et al. 2022), and so does the batch.
+// From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow
+// with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 inline constexpr std::array recipes = {
     Recipe{7e12, 4, 64, 128, 16, 1024, 0.003, 0.03, true},
     Recipe{2.2e13, 4, 96, 128, 16, 1024, 0.003, 0.03, true},

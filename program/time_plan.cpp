@@ -141,8 +141,7 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
 
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
-    if (const std::string matmul = fastest_matmul(options); matmul != options.matmul)
-        options.choose({{"matmul", matmul}});
+    if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
     const auto [best, flops] = best_recipe(seconds, [&](const Recipe& recipe) {
         Options trial = options;
         Choices choices = shape_of(recipe, options);
