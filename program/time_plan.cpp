@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -140,9 +141,16 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
 }  // namespace
 
 void choose_recipe(Options& options, Ranks& ranks) {
+    constexpr double unlimited = std::numeric_limits<double>::infinity();
     const double seconds = seconds_to_train(options);
     if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
-    const auto [best, flops] = best_recipe(seconds, [&](const Recipe& recipe) {
+    const int64_t text_bytes = bytes_of_text(options);
+    const auto text_tokens = [&](const Recipe& recipe) {
+        return text_bytes > 0 ? about_tokens(text_bytes, vocabulary_for(recipe.vocab, text_bytes)) : unlimited;
+    };
+    const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
+    const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
+    const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
         Choices choices = shape_of(recipe, options);
         choices.emplace_back("vocab", text(recipe.vocab));
@@ -150,11 +158,15 @@ void choose_recipe(Options& options, Ranks& ranks) {
         return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
                           ranks)
             .flops_per_second;
-    });
+    };
+    const auto most_flops = [&](const Recipe& recipe) {
+        return whole_time ? unlimited : most_flops_for(text_tokens(recipe));
+    };
+    const auto [best, flops] = best_recipe(seconds, measured_speed, most_flops);
     const Recipe& recipe = *best;
-    const int64_t text_bytes = bytes_of_text(options), vocab = vocabulary_for(recipe.vocab, text_bytes);
+    const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
+    const double useful = std::min(flops, most_flops(recipe));
 
-    const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
         for (const auto& choice : shape_of(recipe, options)) choices.push_back(choice);
@@ -162,18 +174,24 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
-    if (text_bytes > 0)
-        choices.emplace_back("weight-decay", text(weight_decay_for(flops, about_tokens(text_bytes, vocab))));
+    choices.emplace_back("weight-decay", text(weight_decay_for(useful, text_tokens(recipe))));
     options.choose(choices);
 
-    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(seconds).c_str(),
-                flops / seconds / 1e9, flops);
+    const double used = seconds * useful / flops;
+    if (useful < flops) {
+        options.minutes = used / 60;
+        options.hours = 0;
+        std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
+                    duration(seconds).c_str(), duration(used).c_str());
+    }
+    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(used).c_str(),
+                flops / seconds / 1e9, useful);
     if (!own_shape)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),
                     recipe.measured ? "were best" : "continue what was measured with fewer");
     std::printf("\n");
-    if (const std::string losses = expectation(flops); !losses.empty() && !own_shape)
+    if (const std::string losses = expectation(useful); !losses.empty() && !own_shape)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 

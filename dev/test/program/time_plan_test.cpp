@@ -102,6 +102,31 @@ TEST_F(TimePlan, ChoosesMoreWeightDecayForATextThatIsReadOften) {
     EXPECT_EQ(weight_decay("given", 400), "");
 }
 
+// More would be worse (dev/recipes). Without a text to validate on, the program stops after it has chosen.
+TEST_F(TimePlan, EndsEarlyWhereATextIsTooSmallForTheTime) {
+    Args args = small;
+    args.erase("layers"), args.erase("heads"), args.erase("channels");
+    write_bytes(at("empty.txt"), "");
+    args.insert({{"data", text}, {"val", at("empty.txt")}, {"out", at("run")}});
+    const auto ends_early = [&](const char* minutes) {
+        args["minutes"] = minutes;
+        return run(words("train", args)).out.find("would be learned by heart, so the run ends after") !=
+               std::string::npos;
+    };
+    EXPECT_TRUE(ends_early("600"));
+    EXPECT_FALSE(ends_early("0.02"));
+}
+
+TEST(Recipes, EndWhereATextIsLearnedByHeart) {
+    const auto most = [](const Recipe&) { return 5e13; };
+    const Choice choice = best_recipe(
+        10, [&](const Recipe&) { return 1e17; }, most);
+    EXPECT_EQ(choice.recipe, &recipes[2]) << "the last for which 5e13 operations are enough";
+    EXPECT_EQ(choice.flops, 1e18);
+    EXPECT_DOUBLE_EQ(most_flops_for(4e5), 60 * 6 * 4e5 * 4e5);
+    EXPECT_GT(most_flops_for(100), 1e12) << "for some steps, however short the text is";
+}
+
 TEST(Recipes, HaveMoreWeightDecayTheMoreOperationsAndTheFewerTokens) {
     constexpr double tokens = 4e5, operations = 6 * tokens * tokens;
     EXPECT_DOUBLE_EQ(weight_decay_for(3 * operations, tokens), 0.1);
@@ -147,9 +172,12 @@ TEST_F(TimePlan, RefusesTooLittleTimeAndWhatContradictsIt) {
     expect_refused(words("train", args), {"--minutes", "cannot be used with --steps"});
 }
 
+const auto any = [](const Recipe&) { return 1e30; };
+
 TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
     const auto chosen = [](double flops) {
-        const Choice choice = best_recipe(10, [&](const Recipe&) { return flops / 10; });
+        const Choice choice = best_recipe(
+            10, [&](const Recipe&) { return flops / 10; }, any);
         EXPECT_DOUBLE_EQ(choice.flops, flops);
         return choice.recipe;
     };
@@ -165,10 +193,13 @@ TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
 // A model of few channels may be slow, and a larger one fast; large ones are not measured where they are out of reach.
 TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
     int64_t measured = 0;
-    const Choice choice = best_recipe(1, [&](const Recipe& r) {
-        ++measured;
-        return r.channels == recipes[0].channels ? recipes[0].flops : recipes[1].flops;
-    });
+    const Choice choice = best_recipe(
+        1,
+        [&](const Recipe& r) {
+            ++measured;
+            return r.channels == recipes[0].channels ? recipes[0].flops : recipes[1].flops;
+        },
+        any);
     EXPECT_EQ(choice.recipe, &recipes[1]);
     EXPECT_EQ(measured, 3);
 }
