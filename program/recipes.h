@@ -62,8 +62,8 @@ inline double weight_decay_for(double flops, double text_tokens) {
     return std::clamp(flops / (6 * text_tokens * text_tokens) / 140, 0.1, 0.3);
 }
 
-// The most operations that a text of so many tokens is good for: 53 of the above still gained (Tiny Shakespeare ended
-// at 1.416), 230 lost 0.066 against that. A model needs a number of steps, however short the text is.
+// The most operations that a text of so many tokens is good for: 45 of the above still gained (Tiny Shakespeare ended
+// at 1.416), 210 lost 0.066 against that. A model needs a number of steps, however short the text is.
 inline double most_flops_for(double text_tokens) {
     return std::max(recipes.front().flops / 2, 60 * 6 * text_tokens * text_tokens);
 }
