@@ -20,6 +20,8 @@
 
 namespace {
 
+constexpr double unlimited = std::numeric_limits<double>::infinity();
+
 using Choices = std::vector<std::pair<std::string, std::string>>;
 
 std::string text(int64_t x) { return std::to_string(x); }
@@ -86,17 +88,16 @@ GPT2Config config_of(const Options& options) {
             .channels = options.channels};
 }
 
-// Runs that read Tiny Shakespeare 15 times were still improving (dev/recipes); more was not measured.
-constexpr double most_passes = 20;
-
 // A vocabulary that the text can teach: each token should occur some hundred times.
 int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
     const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 512)));
     return taught < smallest_useful_vocabulary ? 0 : std::min(wanted, taught);  // 0: bytes
 }
 
-// Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long.
+// Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long. Token
+// shards (0 bytes) count as large.
 double about_tokens(int64_t text_bytes, int64_t vocab) {
+    if (text_bytes == 0) return unlimited;
     return 0.9 * static_cast<double>(text_bytes) / (vocab > 0 ? std::log2(static_cast<double>(vocab)) / 4 : 1);
 }
 
@@ -141,12 +142,11 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
 }  // namespace
 
 void choose_recipe(Options& options, Ranks& ranks) {
-    constexpr double unlimited = std::numeric_limits<double>::infinity();
     const double seconds = seconds_to_train(options);
     if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
     const int64_t text_bytes = bytes_of_text(options);
     const auto text_tokens = [&](const Recipe& recipe) {
-        return text_bytes > 0 ? about_tokens(text_bytes, vocabulary_for(recipe.vocab, text_bytes)) : unlimited;
+        return about_tokens(text_bytes, vocabulary_for(recipe.vocab, text_bytes));
     };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
@@ -165,7 +165,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const auto [best, flops] = best_recipe(seconds, measured_speed, most_flops);
     const Recipe& recipe = *best;
     const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
-    const double useful = std::min(flops, most_flops(recipe));
+    const double useful_flops = std::min(flops, most_flops(recipe));
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
@@ -174,24 +174,24 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
-    choices.emplace_back("weight-decay", text(weight_decay_for(useful, text_tokens(recipe))));
+    choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));
     options.choose(choices);
 
-    const double used = seconds * useful / flops;
-    if (useful < flops) {
-        options.minutes = used / 60;
+    const double useful_seconds = seconds * useful_flops / flops;
+    if (useful_flops < flops) {
+        options.minutes = useful_seconds / 60;
         options.hours = 0;
         std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
-                    duration(seconds).c_str(), duration(used).c_str());
+                    duration(seconds).c_str(), duration(useful_seconds).c_str());
     }
-    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(used).c_str(),
-                flops / seconds / 1e9, useful);
+    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(useful_seconds).c_str(),
+                flops / seconds / 1e9, useful_flops);
     if (!own_shape)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),
                     recipe.measured ? "were best" : "continue what was measured with fewer");
     std::printf("\n");
-    if (const std::string losses = expectation(useful); !losses.empty() && !own_shape)
+    if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_shape)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 
@@ -232,12 +232,12 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
     std::printf("time: the same run again, on any machine%s:%s\n", options.matmul == "bf16" ? " with bf16" : "",
                 options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
-    const double passes =
-        static_cast<double>(steps) * static_cast<double>(options.total_batch) / static_cast<double>(run.train_tokens);
-    if (passes > most_passes)
+    const auto text_tokens = static_cast<double>(run.train_tokens),
+               trained = static_cast<double>(steps) * static_cast<double>(options.total_batch);
+    if (time.flops_per_second * time.step * static_cast<double>(steps) > most_flops_for(text_tokens))
         std::printf(
             "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
             "is worse at other text; %s/best is the best of the run\n",
-            passes, options.out.c_str());
+            trained / text_tokens, options.out.c_str());
     return other;
 }
