@@ -16,13 +16,13 @@ import sys
 import ladder_tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PICTURES = {  # SVG: the CSV file that it shows
-    "dev/layernorm/ladder.svg": "dev/layernorm/ladder.csv",
-    "dev/layernorm/speed.svg": "dev/layernorm/results.csv",
-    "dev/layernorm/trade.svg": "dev/layernorm/results.csv",
-    "dev/norm_experiment/loss.svg": "dev/norm_experiment/results.csv",
-    "dev/matmul/rungs.svg": "dev/matmul/results.csv",
-    "dev/attention/rungs.svg": "dev/attention/results.csv",
+PICTURES = {  # SVG: the CSV files that it shows
+    "dev/layernorm/ladder.svg": ["dev/layernorm/ladder.csv"],
+    "dev/layernorm/speed.svg": ["dev/layernorm/results.csv"],
+    "dev/layernorm/trade.svg": ["dev/layernorm/results.csv"],
+    "dev/norm_experiment/loss.svg": ["dev/norm_experiment/results.csv"],
+    **{f"dev/{name}/rungs.svg": [f"dev/{name}/{results}" for results in ladder_tables.RESULTS.values()]
+       for name in ladder_tables.LADDERS},
 }
 CHINESE = {  # words in the tables of times: what layernorm_tables() looks for. Longer ones come first.
     "什么也不保存": "nothing", "保存": "saved", "mean 和 rstd": "mean and rstd", "新增的做法": "what it adds",
@@ -136,7 +136,7 @@ def rung_tables(name, chapter):
         yield "the tables", f"{type(e).__name__}: {e}"
         return
     pairs = zip(chapter.splitlines(), wanted.splitlines())
-    yield "the tables", next((f"are older than results.csv; run scripts/ladder_tables.py:\n{line}\n{new}"
+    yield "the tables", next((f"are older than the CSV files; run scripts/ladder_tables.py:\n{line}\n{new}"
                               for line, new in pairs if line != new), "")
 
 
@@ -147,10 +147,10 @@ def pictures(name, chapter):
         if not os.path.exists(os.path.join(ROOT, path)):
             yield path, "does not exist"
             continue
-        source = PICTURES.get(path)
-        digest = hashlib.sha256(text_of(source).encode()).hexdigest() if source else ""
-        current = not source or f"{source} sha256:{digest}" in text_of(path)
-        yield path, "" if current else f"is older than {source}; draw it again (scripts/README.md)"
+        for source in PICTURES.get(path, []):
+            digest = hashlib.sha256(text_of(source).encode()).hexdigest()
+            current = f"{source} sha256:{digest}" in text_of(path)
+            yield path, "" if current else f"is older than {source}; draw it again (scripts/README.md)"
         width = float(re.search(r'width="([\d.]+)pt"', text_of(path))[1])
         yield f"{path} on a phone", "" if width <= WIDEST else f"is {width} points wide, and its text too small"
         yield f"{path} on a dark page", "" if "(prefers-color-scheme: dark)" in text_of(path) else "stays light"

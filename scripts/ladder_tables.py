@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of rungs in dev/matmul/README.md and dev/attention/README.md from results.csv beside them.
+"""Rewrites the tables of rungs in dev/matmul/README.md and dev/attention/README.md from the CSV files beside them.
 
-A table's heading names the pass: | forward | what it adds | time | of FMAs | gain |. Each row names a rung, whose times
-and shares come from the CSV file; a gain is the quotient of two times as printed. The texts in between stay.
+A table's heading names the pass: | forward | what it adds | AVX2 | of FMAs | gain | AVX-512 | of FMAs | gain |. Each row
+names a rung, whose times and shares come from the CSV files; a gain is the quotient of two times as printed. The texts in
+between stay.
 """
 
 import csv
@@ -12,18 +13,24 @@ import sys
 
 DEV = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "dev")
 LADDERS = ["matmul", "attention"]
-HEADING = re.compile(r"\| (\w+) \| what it adds \| time \| of FMAs \| gain \|")
+RESULTS = {"AVX2": "avx2.csv", "AVX-512": "avx512.csv"}  # vectors: what dev/build/NAME --csv wrote on such a machine
+HEADING = re.compile(r"\| (\w+) \| what it adds" + "".join(rf" \| {kind} \| of FMAs \| gain" for kind in RESULTS) + r" \|")
 
 
 def measured(folder):
-    """{pass: {rung: (milliseconds as printed, share in % as printed)}}, in the order of the file."""
+    """{pass: {rung: [(milliseconds as printed, share in % as printed) of each file]}}, in the order of the files."""
     passes = {}
-    with open(os.path.join(folder, "results.csv"), newline="", encoding="utf-8") as f:
-        for row in csv.DictReader(f):
-            if row["correct"] != "OK":
-                raise ValueError(f"rung {row['name']} is not correct")
-            numbers = f"{1e3 * float(row['seconds']):.1f}", f"{100 * float(row['share']):.1f}"
-            passes.setdefault(row["pass"], {})[row["name"]] = numbers
+    for name in RESULTS.values():
+        with open(os.path.join(folder, name), newline="", encoding="utf-8") as f:
+            for row in csv.DictReader(f):
+                if row["correct"] != "OK":
+                    raise ValueError(f"rung {row['name']} in {name} is not correct")
+                numbers = f"{1e3 * float(row['seconds']):.1f}", f"{100 * float(row['share']):.1f}"
+                passes.setdefault(row["pass"], {}).setdefault(row["name"], []).append(numbers)
+    for rungs in passes.values():
+        for rung, numbers in rungs.items():
+            if len(numbers) != len(RESULTS):
+                raise ValueError(f"rung {rung} is not in all of {', '.join(RESULTS.values())}")
     return passes
 
 
@@ -39,9 +46,12 @@ def with_tables(text, passes):
             rungs = None
         elif rungs is not None and not line.startswith("|---"):
             name, adds = [cell.strip() for cell in line.split("|")[1:3]]
-            time, share = rungs.pop(name)
-            gain = f" {float(before) / float(time):.2f} ×" if before else ""
-            line, before = f"| {name} | {adds} | {time} ms | {share} % |{gain} |", time
+            numbers = rungs.pop(name)
+            line = f"| {name} | {adds} |"
+            for i, (time, share) in enumerate(numbers):
+                gain = f" {float(before[i][0]) / float(time):.2f} ×" if before else ""
+                line += f" {time} ms | {share} % |{gain} |"
+            before = numbers
         lines.append(line)
     if left:
         raise ValueError(f"there is no table for {', '.join(left)}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the pictures of dev/matmul/README.md and dev/attention/README.md:
 
-    dev/matmul/rungs.svg, dev/attention/rungs.svg    from results.csv beside them (dev/build/matmul --csv)
+    dev/matmul/rungs.svg, dev/attention/rungs.svg    from avx2.csv and avx512.csv beside them (dev/build/matmul --csv)
     dev/matmul/tile.svg, dev/attention/online.svg    diagrams, without measured numbers
 """
 
@@ -13,43 +13,48 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 
+import ladder_tables
 from plot_layernorm import WIDTH, read, save
 
 TIGHT = {"bbox_inches": "tight", "pad_inches": 0.15}
-CORES = 2  # of the machine on which results.csv was measured
+CORES = 2  # of the machines on which these were measured
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#e8964a", "#4f9d5d", "#d9d9d9"
 PALE_BLUE, PALE_ORANGE, PALE_GREEN = "#c9dcf0", "#fae0c8", "#cfe8d4"
 
 
 def rungs(ladder, sizes):
-    """Each rung as a bar of its share of the peak, and each pass as a panel."""
-    rows = read(f"{ladder}/results.csv")
-    passes = list(dict.fromkeys(r["pass"] for r in rows))
-    heights = [sum(r["pass"] == name for r in rows) for name in passes]
-    figure, panels = plt.subplots(len(passes), 1, figsize=(WIDTH, 0.3 * sum(heights) + 1.9), height_ratios=heights,
+    """Each rung as bars of its share of the peak, one for each kind of vectors, and each pass as a panel."""
+    sources = {kind: f"{ladder}/{name}" for kind, name in ladder_tables.RESULTS.items()}
+    rows = {kind: read(name) for kind, name in sources.items()}
+    names = {}  # pass: rungs
+    for r in next(iter(rows.values())):
+        names.setdefault(r["pass"], []).append(r["name"])
+    heights, height = [len(mine) for mine in names.values()], 0.4
+    figure, panels = plt.subplots(len(names), 1, figsize=(WIDTH, 0.5 * sum(heights) + 2.1), height_ratios=heights,
                                   sharex=True)
-    for axes, name in zip(panels, passes):
-        mine = [r for r in rows if r["pass"] == name]
-        shares = [100 * float(r["share"]) for r in mine]
-        colors = [ORANGE if r["name"] == "production" else BLUE for r in mine]
-        axes.barh(range(len(mine)), shares, color=colors, height=0.7)
-        for i, r in enumerate(mine):
-            axes.text(shares[i] + 1.5, i, f"{1e3 * float(r['seconds']):.1f} ms", va="center",
-                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+    for axes, (name, mine) in zip(panels, names.items()):
+        for k, kind in enumerate(rows):
+            bars = [r for r in rows[kind] if r["pass"] == name]
+            for i, r in enumerate(bars):
+                share, y = 100 * float(r["share"]), i + (k - 0.5) * height
+                axes.barh(y, share, color=ORANGE if r["name"] == "production" else BLUE, alpha=1 - 0.5 * k, height=height,
+                          label=kind if not i else None)
+                axes.text(share + 1.5, y, f"{1e3 * float(r['seconds']):.1f} ms", va="center", fontsize=9,
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
         axes.axvline(100 / CORES, color="#555555", linestyle="--", linewidth=1, zorder=0)
         axes.axvline(100, color="#555555", linewidth=1, zorder=0)
         axes.text(100 / CORES, -0.75, "one core", ha="center", color="#555555")
         axes.text(100, -0.75, "both cores", ha="center", color="#555555")
-        axes.set_yticks(range(len(mine)), [r["name"] for r in mine])
+        axes.set_yticks(range(len(mine)), mine)
         axes.set_ylim(len(mine) - 0.5, -0.6)
         axes.set_xlim(0, 118)
         axes.set_xticks(range(0, 101, 25))
-        axes.set_title(f"{name}, {sizes} = {mine[0]['shape'].replace('x', ' × ')}", fontsize=11, pad=18)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.set_title(f"{name}, {sizes} = {bars[0]['shape'].replace('x', ' × ')}", fontsize=11, pad=18)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(loc="center right", bbox_to_anchor=(1, 0.6))
     panels[-1].set_xlabel("% of the machine's FMA peak")
     figure.tight_layout(h_pad=1)
-    save(figure, f"{ladder}/rungs.svg", f"{ladder}/results.csv", **TIGHT)
+    save(figure, f"{ladder}/rungs.svg", *sources.values(), **TIGHT)
 
 
 def canvas(width, height):

@@ -47,12 +47,14 @@ def read(name):
         return list(csv.DictReader(f))
 
 
-def save(figure, name, source=None, **more):
+def save(figure, name, *sources, **more):
     """Writes a picture that depends on its numbers only: it has no date and no random ids."""
-    metadata = {"Date": None}
-    if source:  # scripts/check_chapter.py finds pictures that are older than their numbers by this
+    origins = []
+    for source in sources:
         with open(os.path.join(DEV, source), "rb") as f:
-            metadata["Description"] = f"dev/{source} sha256:{hashlib.sha256(f.read()).hexdigest()}"
+            origins.append(f"dev/{source} sha256:{hashlib.sha256(f.read()).hexdigest()}")
+    # scripts/check_chapter.py finds pictures that are older than their numbers by this.
+    metadata = {"Date": None, **({"Description": ", ".join(origins)} if origins else {})}
     path = os.path.join(DEV, name)
     svg = io.StringIO()
     figure.savefig(svg, metadata=metadata, facecolor="white", **more)
