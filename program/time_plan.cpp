@@ -141,9 +141,12 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
 
 }  // namespace
 
+void choose_matmul(Options& options, Ranks& ranks) {
+    if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
+}
+
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
-    if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
     const int64_t text_bytes = bytes_of_text(options);
     const auto text_tokens = [&](const Recipe& recipe) {
         return about_tokens(text_bytes, vocabulary_for(recipe.vocab, text_bytes));

@@ -15,6 +15,9 @@ inline double seconds_to_train(const Options& options) { return options.minutes 
 // --minutes chooses bytes where a text could teach fewer tokens than this.
 inline constexpr int64_t smallest_useful_vocabulary = 512;
 
+// Sets --matmul to what is fastest on rank 0's machine. All ranks call it.
+void choose_matmul(Options& options, Ranks& ranks);
+
 // Sets the model's shape, the tokenizer and the rates by the operations that this machine can do in the time, and the
 // size of the text. Measures the machine for about a second. All ranks call it.
 void choose_recipe(Options& options, Ranks& ranks);

@@ -49,6 +49,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     const std::string start = checkpoint.empty() ? options.init : checkpoint;
     ActivationPolicy policy{};
     on_all(ranks, [&] {
+        if (checkpoint.empty() && seconds > 0) choose_matmul(options, ranks);
         if (fresh && seconds > 0) choose_recipe(options, ranks);
         config = fresh ? new_model() : given_model(start);
         policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
@@ -66,8 +67,8 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         data = open_datasets(options.data_names(), options.val_names(), *tokenizer, options.out + "/data", config.vocab,
                              reading.reader());
     });
-    if (seconds > 0) on_all(ranks, [&] { plan_steps(config, policy); });
     on_all(ranks, [&] { open_data(config.vocab); });
+    if (seconds > 0) on_all(ranks, [&] { plan_steps(config, policy); });
     on_all(ranks, [&] {
         GPT2Config trained = config;
         trained.dropout = options.dropout;  // not that of --init's model, as in nanoGPT and llm.c

@@ -48,6 +48,10 @@ TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
     // The steps are the run's, not the time.
     EXPECT_NE(expect_done({"train", "--resume", "--out", at("run")}).find("all " + steps[1] + " steps are done"),
               std::string::npos);
+
+    const std::vector<std::string> from_model = again(expect_done(
+        {"train", "--init", at("run"), "--minutes", "0.02", "--data", text, "--out", at("tuned"), "--seq", "16"}));
+    EXPECT_EQ(std::ranges::find(from_model, "--matmul") != from_model.end(), gemm::has_bf16) << "fine-tuning too";
 }
 
 TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
