@@ -156,6 +156,15 @@ def pictures(name, chapter):
         yield f"{path} on a dark page", "" if "(prefers-color-scheme: dark)" in text_of(path) else "stays light"
 
 
+def line_links(name, chapter):
+    """(what, fault or "") of each [`code`](file#L1): the code is on that line."""
+    for code_, path, line in re.findall(r"\[`([^`]+)`\]\(([^)\s#]+)#L(\d+)\)", chapter):
+        lines = text_of(os.path.normpath(f"dev/{name}/{path}")).splitlines()
+        number = next((i for i, text in enumerate(lines, 1) if code_ in text), 0)
+        here = int(line) <= len(lines) and code_ in lines[int(line) - 1]
+        yield f"the link to line {line} of {path}", "" if here else f"has no {code_} there; the first is in line {number}"
+
+
 def shared(chapter):
     """(what, values) of all that a chapter and its translation have in common."""
     lines = chapter.splitlines()
@@ -203,7 +212,8 @@ def checks():
     for name in ("layernorm", *ladder_tables.LADDERS):
         chapter = text_of(f"dev/{name}/README.md")
         tables = layernorm_tables(chapter) if name == "layernorm" else rung_tables(name, chapter)
-        yield f"dev/{name}/README.md", itertools.chain(code(name, chapter), tables, pictures(name, chapter))
+        yield f"dev/{name}/README.md", itertools.chain(code(name, chapter), tables, pictures(name, chapter),
+                                                       line_links(name, chapter))
 
     translated = text_of("dev/layernorm/README.zh-CN.md")
     in_english = translated
@@ -211,6 +221,7 @@ def checks():
         in_english = in_english.replace(chinese, english)
     yield "dev/layernorm/README.zh-CN.md", itertools.chain(
         code("layernorm", translated), layernorm_tables(in_english), pictures("layernorm", translated),
+        line_links("layernorm", translated),
         translation(text_of("dev/layernorm/README.md"), translated), line_breaks(translated))
     readme = text_of("README.zh-CN.md")
     yield "README.zh-CN.md", itertools.chain(translated_readme(text_of("README.md"), readme), line_breaks(readme))
