@@ -69,11 +69,11 @@ inline double most_flops_for(double text_tokens) {
     return std::max(recipes.front().flops / 2, 60 * 6 * text_tokens * text_tokens);
 }
 
-// A text, and the lowest losses that runs on it ended with, in the order of their operations; in nats per byte of the
-// text's last tenth.
 struct MeasuredRun {
     double flops, loss;
 };
+// A text, and the lowest losses that runs on it ended with, in the order of their operations; in nats per byte of the
+// text's last tenth.
 struct MeasuredText {
     const char* name;
     std::span<const MeasuredRun> runs;
