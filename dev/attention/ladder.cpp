@@ -284,11 +284,109 @@ void backward_simd(const Tensors& x, float* dqkv, const float* dout) {
     for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head(x, i, dqkv, dout, vector_dot);
 }
 
-// 4. Heads are distributed over threads.
-void backward_threads(const Tensors& x, float* dqkv, const float* dout) {
+// 4. Blocks of QUERIES x NR scores. Matmul tiles compute q·k and dout·v, which become p and dscores in L1, and three
+// more add them to dq, dk and dv. So a loaded row serves a tile, and dk and dv are loaded once per block.
+constexpr int64_t QUERIES = 8 * MR;
+
+struct BackwardBlock {
+    float p[QUERIES * NR], dscores[QUERIES * NR], dout_out[QUERIES];
+};
+
+// p (rows,NR) = q·k becomes e^(scale * p - logsumexp), and dscores (rows,NR) = dout·v becomes
+// p * (dscores - dout·out) * scale, for queries from t and keys from s; both are zero above the diagonal.
+void softmax_backward(float* p, float* dscores, const float* dout_out, const Head& a, int64_t t, int64_t rows,
+                      int64_t s) {
+    for (int64_t r = 0; r < rows; ++r)
+        for (int j = 0; j < NR; j += W) {
+            const int64_t i = r * NR + j, visible = std::max<int64_t>(0, t + r + 1 - s - j);
+            const vfloat prob = simd::first(simd::exp(simd::load(p + i) * a.scale - a.logsumexp[t + r]), visible);
+            simd::store(p + i, prob);
+            simd::store(dscores + i, prob * (simd::load(dscores + i) - dout_out[r]) * a.scale);
+        }
+}
+
+// The panels that the five matmuls read: of NR keys or values, (hs,NR) each, and of NR channels, (T,NR) each.
+struct Panels {
+    float *keys, *values, *k, *q, *dout;
+    Panels(float* first, const Tensors& x) {
+        const int64_t by_key = (x.T + NR) * x.hs, by_channel = (x.hs + NR) * x.T;
+        keys = first, values = keys + by_key, k = values + by_key, q = k + by_channel, dout = q + by_channel;
+    }
+    static int64_t floats(const Tensors& x) { return 2 * (x.T + NR) * x.hs + 3 * (x.hs + NR) * x.T; }
+};
+
+// c (rows,hs) += A (rows,K) · rows [row, row + K) of panels of channels
+template <gemm::Order order>
+void add_matmul(float* c, const Head& a, int64_t rows, const float* A, int64_t K, const float* panels, int64_t row) {
+    const gemm::TileKernel tile = gemm::tile_kernel<order, NV>(rows);
+    for (int64_t n = 0; n < a.hs; n += NR)
+        tile(K, A, NR, panels + n * a.T + row * NR, c + n, a.in_row, gemm::Store::add, std::min<int64_t>(NR, a.hs - n),
+             {});
+}
+
+void pack(const Panels& panels, const Head& a, const float* dout) {
+    using enum gemm::Order;
+    for (int64_t s = 0; s < a.T; s += NR) {
+        const int64_t lanes = std::min<int64_t>(NR, a.T - s);
+        gemm::pack_panel<k_last, NV>(panels.keys + s * a.hs, a.k + s * a.in_row, a.in_row, a.hs, lanes);
+        gemm::pack_panel<k_last, NV>(panels.values + s * a.hs, a.v + s * a.in_row, a.in_row, a.hs, lanes);
+    }
+    for (int64_t c = 0; c < a.hs; c += NR) {
+        const int64_t lanes = std::min<int64_t>(NR, a.hs - c);
+        gemm::pack_panel<k_first, NV>(panels.k + c * a.T, a.k + c, a.in_row, a.T, lanes);
+        gemm::pack_panel<k_first, NV>(panels.q + c * a.T, a.q + c, a.in_row, a.T, lanes);
+        gemm::pack_panel<k_first, NV>(panels.dout + c * a.T, dout + c, a.out_row, a.T, lanes);
+    }
+}
+
+void backward_head_in_blocks(const Tensors& x, int64_t i, float* dqkv, const float* dout, const Panels& panels) {
+    using enum gemm::Order;
+    const Head a = x.head(i);
+    const float* const d = dout + (a.out - x.out);
+    float *const dq = dqkv + (a.q - x.qkv), *const dk = dq + a.out_row, *const dv = dk + a.out_row;
+    pack(panels, a, d);
+    BackwardBlock block;
+    for (int64_t t0 = 0; t0 < a.T; t0 += QUERIES) {
+        const int64_t t1 = std::min(t0 + QUERIES, a.T);
+        for (int64_t t = t0; t < t1; ++t)
+            block.dout_out[t - t0] = vector_dot(d + t * a.out_row, a.out + t * a.out_row, a.hs);
+        for (int64_t s = 0; s < t1; s += NR) {
+            const int64_t keys = std::min<int64_t>(NR, a.T - s);
+            const int64_t first = std::max<int64_t>(0, s - t0) / MR * MR;  // the first tile that sees key s
+            for (int64_t m = first; t0 + m < t1; m += MR) {
+                const int64_t t = t0 + m, rows = std::min<int64_t>(MR, t1 - t);
+                float *const p = block.p + m * NR, *const dscores = block.dscores + m * NR;
+                const auto dot_products = [&](float* out, const float* row, int64_t ld, const float* panel) {
+                    gemm::tile_kernel<k_last, NV>(rows)(a.hs, row, ld, panel, out, NR, gemm::Store::set, NR, {});
+                };
+                dot_products(p, a.q + t * a.in_row, a.in_row, panels.keys + s * a.hs);
+                dot_products(dscores, d + t * a.out_row, a.out_row, panels.values + s * a.hs);
+                softmax_backward(p, dscores, block.dout_out + m, a, t, rows, s);
+                add_matmul<k_last>(dq + t * a.in_row, a, rows, dscores, keys, panels.k, s);
+            }
+            const int64_t queries = t1 - t0 - first;
+            for (int64_t m = 0; m < keys; m += MR) {
+                const int64_t rows = std::min<int64_t>(MR, keys - m), at = first * NR + m, out = (s + m) * a.in_row;
+                add_matmul<k_first>(dk + out, a, rows, block.dscores + at, queries, panels.q, t0 + first);
+                add_matmul<k_first>(dv + out, a, rows, block.p + at, queries, panels.dout, t0 + first);
+            }
+        }
+    }
+}
+void backward_blocks(Cpu& dev, const Tensors& x, float* dqkv, const float* dout) {
     std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    dev.reserve(Panels::floats(x));
+    const Panels panels(dev.scratch(Panels::floats(x)), x);
+    for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head_in_blocks(x, i, dqkv, dout, panels);
+}
+
+// 5. Heads are distributed over threads.
+void backward_threads(Cpu& dev, const Tensors& x, float* dqkv, const float* dout) {
+    std::fill(dqkv, dqkv + x.B * x.T * 3 * x.NH * x.hs, 0.0f);
+    dev.reserve(Panels::floats(x));
 #pragma omp parallel for schedule(dynamic)
-    for (int64_t i = 0; i < x.B * x.NH; ++i) backward_head(x, i, dqkv, dout, vector_dot);
+    for (int64_t i = 0; i < x.B * x.NH; ++i)
+        backward_head_in_blocks(x, i, dqkv, dout, Panels(dev.scratch(Panels::floats(x)), x));
 }
 
 }  // namespace
@@ -325,7 +423,8 @@ void climb(Ladder& ladder) {
     ladder.rung("naive", "whole matrices, T x T p and dscores", [&] { backward_naive(saved, dqkv, dout, p, dp); });
     ladder.rung("rows", "p recomputed, one query and key at a time", [&] { backward_rows(saved, dqkv, dout); });
     ladder.rung("simd", "vectors in the dot products too", [&] { backward_simd(saved, dqkv, dout); });
-    ladder.rung("threads", "heads are distributed over the cores", [&] { backward_threads(saved, dqkv, dout); });
-    ladder.production("layers/attention_cpu.cpp: matmuls on blocks");
+    ladder.rung("blocks", "five matmuls in tiles, on blocks in L1", [&] { backward_blocks(cpu, saved, dqkv, dout); });
+    ladder.rung("threads", "heads are distributed over the cores", [&] { backward_threads(cpu, saved, dqkv, dout); });
+    ladder.production("layers/attention_cpu.cpp: 384 keys per block, prefetch");
     ladder.run();
 }

@@ -4,11 +4,10 @@
 // once, and a kernel that keeps up with memory is as fast as a copy. Each rung removes an obstacle to that.
 #include "dev/ladder.h"
 #include "layers/layernorm_cpu.h"
-#include "layers/rmsnorm_cpu.h"
 #include "device/cpu/rows.h"
 
 const Kernel kernel{"layernorm",
-                    "LayerNorm forward, with the residual's addition, and backward; RMSNorm",
+                    "LayerNorm forward, with the residual's addition, and backward",
                     {{"N", 8192, "rows"}, {"C", 768, "channels"}}};
 
 namespace {
@@ -357,33 +356,6 @@ void backward_ahead(Cpu& dev, float* dinp, float* dweight, float* dbias, const f
     });
 }
 
-// RMSNorm (layers/rmsnorm.h) has one sum less. The rungs in between would be the same.
-void rmsnorm_naive(float* out, const float* inp, const float* weight, float* rrms, int64_t N, int64_t C) {
-    for (int64_t row = 0; row < N; ++row) {
-        const float* x = inp + row * C;
-        float squares = 0;
-        for (int64_t c = 0; c < C; ++c) squares += x[c] * x[c];
-        rrms[row] = 1 / std::sqrt(squares / static_cast<float>(C) + 1e-6f);
-        for (int64_t c = 0; c < C; ++c) out[row * C + c] = x[c] * rrms[row] * weight[c];
-    }
-}
-// dinp (N,C) = rrms * (dnorm - norm * mean(dnorm * norm)),  dnorm = dout * weight
-// dweight (C) += sum over rows of dout * norm
-void rmsnorm_backward_naive(float* dinp, float* dweight, const float* dout, const float* inp, const float* weight,
-                            const float* rrms, int64_t N, int64_t C) {
-    for (int64_t row = 0; row < N; ++row) {
-        const float *x = inp + row * C, *dy = dout + row * C;
-        float sum_dnorm_norm = 0;
-        for (int64_t c = 0; c < C; ++c) {
-            const float norm = x[c] * rrms[row];
-            sum_dnorm_norm += dy[c] * weight[c] * norm;
-            dweight[c] += dy[c] * norm;
-        }
-        const float mean = sum_dnorm_norm / static_cast<float>(C);
-        for (int64_t c = 0; c < C; ++c) dinp[row * C + c] = rrms[row] * (dy[c] * weight[c] - x[c] * rrms[row] * mean);
-    }
-}
-
 }  // namespace
 
 void climb(Ladder& ladder) {
@@ -453,23 +425,5 @@ void climb(Ladder& ladder) {
                 [&] { ahead.operator()<Ahead::next_row>(); });
     ladder.rung("prefetch", "hints bring the next row in time", [&] { ahead.operator()<Ahead::prefetched>(); });
     ladder.production("layers/norm_backward_cpu.h: four chains, two FMAs a value");
-
-    const auto& rrms = ladder.output("rrms", {N}, C);
-    ladder.pass("RMSNorm forward", bytes(8 * prod(N, C)), {&out, &rrms},
-                [&](auto& dev) { rmsnorm_forward(dev, out.on(dev), rrms.on(dev), inp.on(dev), weight.on(dev), N, C); });
-    ladder.rung("naive", "row by row", [&] { rmsnorm_naive(out, inp, weight, rrms, N, C); });
-    ladder.production("layers/rmsnorm_cpu.h: all of the above");
-
-    const auto& saved_rrms = ladder.input({N});
-    ladder.prepare({&saved_rrms}, [&](auto& dev) {
-        rmsnorm_forward(dev, out.on(dev), saved_rrms.on(dev), inp.on(dev), weight.on(dev), N, C);
-    });
-    ladder.pass("RMSNorm backward", bytes(12 * prod(N, C)), {&dinp, &dweight}, [&](auto& dev) {
-        rmsnorm_backward(dev, dinp.on(dev), dweight.on(dev), dout.on(dev), inp.on(dev), weight.on(dev),
-                         saved_rrms.on(dev), nullptr, N, C);
-    });
-    ladder.rung("naive", "row by row",
-                [&] { rmsnorm_backward_naive(dinp, dweight, dout, inp, weight, saved_rrms, N, C); });
-    ladder.production("layers/norm_backward_cpu.h: all of the above");
     ladder.run();
 }
