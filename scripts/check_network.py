@@ -189,8 +189,8 @@ def measure(program):
                 os.waitpid(child, 0)
         bandwidth = scaling_model.PAYLOAD * gigabits * 1e9 / 8
         memory = statistics.median(runs[2])
-        modelled = (scaling_model.sum_seconds(size, 2, bandwidth, memory, flight),
-                    scaling_model.gather_seconds(size, 2, bandwidth, flight))
+        modelled = (scaling_model.sum_seconds(size, 2, bandwidth, memory, latency=flight),
+                    scaling_model.gather_seconds(size, 2, bandwidth, latency=flight))
         cells = []
         for measured, model in zip(runs, modelled):
             spread = f"{1e3 * min(measured):,.0f} to {1e3 * max(measured):,.0f}"

@@ -7,14 +7,16 @@ exchange. Prints the tables of dev/results/SCALING.md and draws dev/results/scal
                                 --profile counts on 4 ranks
 
 P parameters, R ranks. The slice of a rank has P/R parameters. In one step a rank
-  sends      4 P (R-1)/R bytes of gradients, and as many of parameters (ZeRO stage 1: Rajbhandari et al. 2020);
+  sends      4 P (R-1)/R bytes of gradients, and as many of parameters (ZeRO stage 1: Rajbhandari et al. 2020), or half
+             as many where parameters are bf16 (GPUs);
   in rounds  of at most max(2^14, 2^22/(R-1)) gradients per message (device/parallel/slices.h): ceil(P/R/that) rounds,
              and one for the parameters, each of R-1 messages. A step exchanges five small ones besides: losses, runs
              of the norm, the end of a slice, two flags;
   adds       R-1 parts of its slice, at 12 bytes per value (two read, one written).
 The time of a round is that of LogGP (Alexandrov et al. 1995) with a rendezvous, in which a message is announced,
 requested and sent: 3 L + (R-1) o + bytes/bandwidth. L is the time of flight, o the time that a processor works for a
-message. Nothing overlaps, as in the program. The network is full duplex and as fast between any two ranks.
+message. Nothing overlaps, as in the program on CPUs; on GPUs the additions do, which take at most 3 % of the exchange.
+The network is full duplex and as fast between any two ranks.
 
 The share of linear speed is c/(c + x): x is the time of the exchange, and c that of the rank's part of the total batch,
 at the FLOP/s of the measured step, whatever the model's size. A share s takes c >= x s/(1 - s), at least one sequence
@@ -42,7 +44,7 @@ LINKS = [10, 100, 400]  # Gbit/s
 CONTEXT, VOCAB = 1024, 50304  # padded
 TOTAL_BATCH = 1 << 20  # tokens
 WANTED = 0.9  # of linear speed
-STEP = "step 124M B=4 T=1024"
+STEP, GPU_STEP = "step 124M B=4 T=1024", "124M B=64 T=1024"
 
 # Assumed of TCP on a data center's Ethernet.
 LATENCY = 20e-6  # seconds: L
@@ -56,17 +58,23 @@ class Rank:
     name: str
     flops: float  # per second, in a training step
     memory: float  # bytes per second
+    parameter_bytes: int = 4  # of a parameter that is sent
 
 
 def machines():
-    """A measured machine, and one that would ask more of the network."""
+    """A measured CPU and a measured GPU, which asks more of the network."""
     with open(os.path.join(RESULTS, "AMD-EPYC-family-26.csv"), newline="", encoding="utf-8") as f:
         f.readline()  # about the machine
         rows = list(csv.DictReader(f))
     flops = next(1e9 * float(r["rate"]) for r in rows if r["work"] == STEP)
     memory = statistics.median(1e9 * float(r["peak"]) for r in rows if r["unit"] == "GB/s")
+    with open(os.path.join(RESULTS, "NVIDIA-H100-80GB-HBM3-steps.txt"), encoding="utf-8") as f:
+        gpu = f.read()
+    of_step = gpu.split(f"== {GPU_STEP}\n")[1]
+    gpu_flops = 1e12 * float(re.search(r"median of a step: .* (\d+) TFLOP/s", of_step)[1])
+    gpu_memory = 1e9 * float(re.search(r"streaming copy ([\d.]+) GB/s", gpu)[1])
     return [Rank("two cores of a Zen 5, as measured", flops, memory),
-            Rank("64 such cores, if they were 32 times as fast, with 300 GB/s of memory", 32 * flops, 300e9)]
+            Rank("an H100, as measured, in bf16", gpu_flops, gpu_memory, parameter_bytes=2)]
 
 
 def parameters(layers, channels, context=CONTEXT, vocab=VOCAB):
@@ -79,9 +87,9 @@ def flops_per_token(layers, channels):
     return 6 * (layers * 12 * channels**2 + VOCAB * channels) + 6 * layers * channels * CONTEXT
 
 
-def sent_bytes(size, ranks):
-    """By each rank, of the gradients; as many of the parameters."""
-    return 4 * size * (ranks - 1) / ranks
+def sent_bytes(size, ranks, each=4):
+    """By each rank, of the gradients; of the parameters, which take `each` bytes."""
+    return each * size * (ranks - 1) / ranks
 
 
 def round_seconds(sent, ranks, bandwidth, latency=LATENCY, overhead=OVERHEAD):
@@ -94,25 +102,26 @@ def sum_seconds(size, ranks, bandwidth, memory, latency=LATENCY, overhead=OVERHE
     return exchange + 12 * size * (ranks - 1) / ranks / memory
 
 
-def gather_seconds(size, ranks, bandwidth, latency=LATENCY, overhead=OVERHEAD):
-    return round_seconds(sent_bytes(size, ranks), ranks, bandwidth, latency, overhead)
+def gather_seconds(size, ranks, bandwidth, each=4, latency=LATENCY, overhead=OVERHEAD):
+    return round_seconds(sent_bytes(size, ranks, each), ranks, bandwidth, latency, overhead)
 
 
-def exchange_seconds(size, ranks, gigabits, memory):
+def exchange_seconds(size, ranks, gigabits, rank):
     bandwidth = PAYLOAD * gigabits * 1e9 / 8
     small = 5 * round_seconds(0, ranks, bandwidth)
-    return sum_seconds(size, ranks, bandwidth, memory) + gather_seconds(size, ranks, bandwidth) + small
+    gather = gather_seconds(size, ranks, bandwidth, rank.parameter_bytes)
+    return sum_seconds(size, ranks, bandwidth, rank.memory) + gather + small
 
 
 def share(rank, model, ranks, gigabits, batch=TOTAL_BATCH):
     """Of linear speed."""
     computing = batch / ranks * flops_per_token(*model) / rank.flops
-    return computing / (computing + exchange_seconds(parameters(*model), ranks, gigabits, rank.memory))
+    return computing / (computing + exchange_seconds(parameters(*model), ranks, gigabits, rank))
 
 
 def batch_for(wanted, rank, model, ranks, gigabits):
     """The smallest total batch with this share of linear speed, in tokens: whole sequences on every rank."""
-    computing = wanted / (1 - wanted) * exchange_seconds(parameters(*model), ranks, gigabits, rank.memory)
+    computing = wanted / (1 - wanted) * exchange_seconds(parameters(*model), ranks, gigabits, rank)
     sequences = max(1, math.ceil(computing * rank.flops / flops_per_token(*model) / CONTEXT))
     return ranks * sequences * CONTEXT
 

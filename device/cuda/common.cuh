@@ -86,6 +86,13 @@ CudaBuffer<T> cuda_allocate(int64_t count) {
     return CudaBuffer<T>(static_cast<T*>(p));
 }
 
+struct CudaStream {
+    cudaStream_t stream = nullptr;
+    CudaStream() { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
+    CudaStream(const CudaStream&) = delete;
+    ~CudaStream() { cudaStreamDestroy(stream); }
+};
+
 struct CudaEvent {
     cudaEvent_t event = nullptr;
     explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {

@@ -61,7 +61,8 @@ struct NcclLibrary {
     }
 };
 
-// The connection of this rank's GPU, the current device, with those of the other ranks.
+// The connection of this rank's GPU, the current device, with those of the other ranks. It has a stream of its own, so
+// that the GPU computes while it sends and receives.
 struct Nccl {
     // All ranks construct it together.
     Nccl(const NcclLibrary& library, Ranks& ranks) : nccl_(library) {
@@ -76,21 +77,28 @@ struct Nccl {
         if (communicator_) nccl_.comm_destroy(communicator_);
     }
 
-    // Ranks::exchange() on a stream; the messages are in device memory.
-    void exchange(std::span<const Message> sends, std::span<const Message> receives, cudaStream_t stream) {
+    // Starts Ranks::exchange() of device memory after all work that `compute` has been given so far.
+    void start(std::span<const Message> sends, std::span<const Message> receives, cudaStream_t compute) {
+        cuda_check(cudaEventRecord(computed_.event, compute), "cudaEventRecord");
+        cuda_check(cudaStreamWaitEvent(exchanges_.stream, computed_.event), "cudaStreamWaitEvent");
         check(nccl_.group_start(), "ncclGroupStart");
         ncclResult_t result = ncclSuccess;
         const auto add_all = [&](std::span<const Message> messages, auto send_or_receive) {
             for (const Message& m : messages)
                 if (m.bytes > 0 && result == ncclSuccess)
                     result = send_or_receive(m.data, static_cast<size_t>(m.bytes), ncclInt8, static_cast<int>(m.rank),
-                                             communicator_, stream);
+                                             communicator_, exchanges_.stream);
         };
         add_all(sends, nccl_.send);
         add_all(receives, nccl_.receive);
         const ncclResult_t of_group = nccl_.group_end();  // after an error too: a group must end before the abort
         check(result, "ncclSend or ncclRecv");
         check(of_group, "ncclGroupEnd");
+        cuda_check(cudaEventRecord(exchanged_[started_++ % 2].event, exchanges_.stream), "cudaEventRecord");
+    }
+    // Lets `compute` wait for the first exchange that is not finished. There may be two of them.
+    void finish(cudaStream_t compute) {
+        cuda_check(cudaStreamWaitEvent(compute, exchanged_[finished_++ % 2].event), "cudaStreamWaitEvent");
     }
 
     // Throws ConnectionLost if the connection has failed, so that what was exchanged may never arrive.
@@ -112,6 +120,9 @@ private:
     }
 
     const NcclLibrary nccl_;
+    CudaStream exchanges_;
+    CudaEvent computed_, exchanged_[2];
+    size_t started_ = 0, finished_ = 0;
     ncclComm_t communicator_ = nullptr;
 };
 
@@ -122,7 +133,8 @@ struct NcclLibrary {
 };
 struct Nccl {
     Nccl(const NcclLibrary&, Ranks&) {}
-    void exchange(std::span<const Message>, std::span<const Message>, cudaStream_t) {}
+    void start(std::span<const Message>, std::span<const Message>, cudaStream_t) {}
+    void finish(cudaStream_t) {}
     void check() {}
 };
 
@@ -151,12 +163,13 @@ private:
     int64_t minutes_ = 0;
 };
 
-inline void exchange_on(Cuda& dev, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
+inline void start_exchange(Cuda& dev, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
     if (!dev.check_ranks)
         dev.check_ranks = [nccl = ranks.nccl, late = LateRanks(ranks)](double seconds) mutable {
             nccl->check();
             late.waited(seconds);
         };
-    ranks.nccl->exchange(sends, receives, dev.stream);
+    ranks.nccl->start(sends, receives, dev.stream);
     for (const Message& m : sends) ranks.sent_bytes += static_cast<double>(m.bytes);
 }
+inline void finish_exchange(Cuda& dev, Ranks& ranks) { ranks.nccl->finish(dev.stream); }

@@ -23,13 +23,6 @@ struct PinnedBuffer {
     ~PinnedBuffer() { cudaFreeHost(data); }
 };
 
-struct CudaStream {
-    cudaStream_t stream = nullptr;
-    CudaStream() { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
-    CudaStream(const CudaStream&) = delete;
-    ~CudaStream() { cudaStreamDestroy(stream); }
-};
-
 // A batch is copied on a stream of its own into one of two slots. From there the compute stream copies it to `tokens`,
 // where the layers read it: a recorded graph always reads the same addresses.
 struct BatchFeed {

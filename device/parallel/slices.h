@@ -24,8 +24,8 @@ struct Slice {
 
 namespace slice_sum {
 
-// Floats that are received from each rank at a time: 16 MiB for all of them together, in pieces that are worth a
-// message, and aligned for a GPU's widest accesses.
+// Floats that are received from each rank before they are added: 16 MiB for all of them together, in pieces that are
+// worth a message, and aligned for a GPU's widest accesses.
 inline int64_t chunk_floats(int64_t ranks) {
     return std::max<int64_t>(int64_t{1} << 14, (int64_t{4} << 20) / std::max<int64_t>(ranks - 1, 1) / 8 * 8);
 }
@@ -34,10 +34,25 @@ inline int64_t received_floats(int64_t ranks) { return ranks == 1 ? 0 : (ranks -
 
 }  // namespace slice_sum
 
-// Ranks::exchange() of what lies in the device's memory.
+// How many exchanges may be under way at a time. On the host it is one: MPI moves data while the host is in one of its
+// calls, not while the host adds.
+template <class Device>
+constexpr int64_t exchanges_at_a_time = HostDevice<Device> ? 1 : 2;
+
+// Starts Ranks::exchange() of what lies in the device's memory, after all work that the device has been given so far.
+// finish_exchange() stands before the work that needs the result: the exchanges finish in the order in which they were
+// started, at most exchanges_at_a_time of them are unfinished.
 template <HostDevice Device>
-void exchange_on(Device&, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
+void start_exchange(Device&, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
     ranks.exchange(sends, receives);
+}
+template <HostDevice Device>
+void finish_exchange(Device&, Ranks&) {}
+
+template <class Device>
+void exchange_on(Device& dev, Ranks& ranks, std::span<const Message> sends, std::span<const Message> receives) {
+    start_exchange(dev, ranks, sends, receives);
+    finish_exchange(dev, ranks);
 }
 
 // Ranks' all_gather() of x in the device's memory.
@@ -59,31 +74,41 @@ void add_as_tree(Device& dev, std::vector<T*> parts, size_t result, int64_t n) {
 
 // Slice r of x = the sum over the ranks of their slice r, on rank r; the rest of x stays as it is. The slices do not
 // overlap, because a rank sends its parts of the others' slices while it sums its own. The number of ranks is a power
-// of two. Parts are received in pieces, as many as `received` takes, best of received_floats(ranks.count()) elements.
+// of two. Parts are received in pieces, as many as `received` takes, best of received_floats(ranks.count()) elements:
+// a GPU receives the next piece into one half of them while it adds the one in the other half.
 template <class Device, class T>
 void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, std::span<T> received) {
-    const int64_t chunk = std::ssize(received) / (ranks.count() - 1);
-    const Slice mine = slices[static_cast<size_t>(ranks.rank())];
+    constexpr int64_t at_a_time = exchanges_at_a_time<Device>;
+    const int64_t others = ranks.count() - 1, chunk = std::ssize(received) / others / at_a_time / 8 * 8;
     int64_t longest = 0;
     for (const Slice& slice : slices) longest = std::max(longest, slice.size());
-    for (int64_t done = 0; done < longest; done += chunk) {
-        const auto piece = [&](const Slice& slice) {
-            return slice.in({slice.begin + done, slice.begin + done + chunk});
-        };
-        const int64_t n = piece(mine).size();
-        std::vector<T*> parts(static_cast<size_t>(ranks.count()));
+    const auto piece = [&](int64_t rank, int64_t i) {
+        const Slice& slice = slices[static_cast<size_t>(rank)];
+        return slice.in({slice.begin + i * chunk, slice.begin + (i + 1) * chunk});
+    };
+    const auto place = [&](int64_t i, int64_t from) {  // of what another rank sends: they follow this rank, in a circle
+        const int64_t other = (from - ranks.rank() - 1 + ranks.count()) % ranks.count();
+        return received.data() + (i % at_a_time * others + other) * chunk;
+    };
+    const auto start = [&](int64_t i) {
+        const int64_t n = piece(ranks.rank(), i).size();
         std::vector<Message> sends, receives;
-        T* place = received.data();
         ranks.each_pair([&](int64_t to, int64_t from) {
-            const Slice theirs = piece(slices[static_cast<size_t>(to)]);
+            const Slice theirs = piece(to, i);
             sends.push_back({to, x + theirs.begin, theirs.size() * static_cast<int64_t>(sizeof(T))});
-            receives.push_back({from, place, n * static_cast<int64_t>(sizeof(T))});
-            parts[static_cast<size_t>(from)] = place;
-            place += chunk;
+            receives.push_back({from, place(i, from), n * static_cast<int64_t>(sizeof(T))});
         });
-        parts[static_cast<size_t>(ranks.rank())] = x + piece(mine).begin;
-        exchange_on(dev, ranks, sends, receives);
-        add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), n);
+        start_exchange(dev, ranks, sends, receives);
+    };
+    const int64_t pieces = (longest + chunk - 1) / chunk;
+    for (int64_t i = 0, started = 0; i < pieces; ++i) {
+        for (; started < std::min(pieces, i + at_a_time); ++started) start(started);
+        const Slice mine = piece(ranks.rank(), i);
+        std::vector<T*> parts;
+        for (int64_t rank = 0; rank < ranks.count(); ++rank)
+            parts.push_back(rank == ranks.rank() ? x + mine.begin : place(i, rank));
+        finish_exchange(dev, ranks);
+        add_as_tree(dev, parts, static_cast<size_t>(ranks.rank()), mine.size());
     }
 }
 

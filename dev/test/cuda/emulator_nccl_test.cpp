@@ -13,6 +13,8 @@
 
 #include "device/cuda/nccl.cuh"
 #include "device/cuda/step.cuh"
+#include "device/cuda/tree.cuh"
+#include "device/parallel/slices.h"
 
 namespace {
 
@@ -20,6 +22,10 @@ constexpr int n = 100'000;  // more than a socket takes at once
 
 __global__ void fill(float* out, float x) {
     if (const unsigned i = blockIdx.x * 256 + threadIdx.x; i < n) out[i] = x;
+}
+
+__global__ void ramp(float* out, float first) {
+    if (const unsigned i = blockIdx.x * 256 + threadIdx.x; i < n) out[i] = first + static_cast<float>(i % 1009);
 }
 
 // What one rank does; returns what it finds wrong, or "".
@@ -202,6 +208,34 @@ TEST(Nccl, AWaitOfMinutesIsSaid) {
                                 "train_gpt2: rank 1 on here has waited for the other GPUs for 2 min; one is busy, "
                                 "stopped or cut off\n"
                                 "train_gpt2: rank 1 on here goes on\n");
+                  });
+              });
+}
+
+// A piece of a slice arrives while the one before is added. The emulator does the work of two streams in a random
+// order: a sum that does not wait for its piece, and a piece that does not wait for the place that it is received in,
+// or for what it sends, give wrong values.
+TEST(Nccl, APieceIsExchangedWhileTheOneBeforeIsAdded) {
+    const std::vector<Slice> slices{{0, 40'000}, {40'000, n}};
+    const auto sum = [&](Ranks& ranks, const std::function<void(const std::vector<float>&)>& then) {
+        ranks.nccl = std::make_shared<Nccl>(NcclLibrary(), ranks);
+        Cuda dev = cuda_for_training();
+        const auto x = cuda_allocate<float>(n), received = cuda_allocate<float>(2000);
+        for (int again = 0; again < 3; ++again) {
+            LAUNCH(ramp, (n + 255) / 256, 256, 0, dev.stream, x.get(), static_cast<float>(again + 10 * ranks.rank()));
+            sum_slice(dev, ranks, x.get(), std::span<const Slice>(slices), std::span(received.get(), 2000));
+            then(to_host(dev, x.get(), n));
+        }
+    };
+    with_peer([&](Ranks& ranks) { sum(ranks, [](const std::vector<float>&) {}); },
+              [&](Ranks& ranks) {
+                  float again = 0;
+                  sum(ranks, [&](const std::vector<float>& x) {
+                      for (size_t i = 0; i < n; ++i) {
+                          const auto value = static_cast<float>(i % 1009);
+                          ASSERT_EQ(x[i], i < 40'000 ? again + 10 + value : 2 * (again + value) + 10) << i;
+                      }
+                      ++again;
                   });
               });
 }
