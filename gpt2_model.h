@@ -69,7 +69,8 @@ struct Model {
     // Makes the first B sequences equal to the first one.
     virtual void branch(int64_t B) = 0;
     int64_t appended() const { return appended_; }
-    void restart() { appended_ = 0; }  // with empty sequences
+    // Keeps the first `tokens` tokens of each sequence, at most appended().
+    void truncate(int64_t tokens) { appended_ = tokens; }
 
     // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and
     // three times attention's two matmuls over the half of the T x T scores that is not masked.

@@ -22,18 +22,14 @@ void token_row(BenchTable& table, WeightType type, int64_t samples, int64_t past
         const std::vector<int32_t> text = random_tokens(past, config.vocab, 1),
                                    next = random_tokens(samples, config.vocab, 2);
         std::vector<float> logits(static_cast<size_t>(samples * config.vocab));
-        const auto begin = [&] {
-            model.restart();
-            model.append(logits.data(), text.data(), 1, past);
-            model.branch(samples);
-        };
-        begin();
+        model.append(logits.data(), text.data(), 1, past);
+        model.branch(samples);
         const int64_t kept = 2 * config.layers * config.channels * samples * past * 4;
         const int64_t weights = (model.table.size - model.table.wpe.stride) * 4;
         table.row({name, Unit::reads, static_cast<double>(weights + kept),
                    [&] {
-                       if (model.appended() == config.context) begin();
                        model.append(logits.data(), next.data(), samples, 1);
+                       model.truncate(past);
                    }},
                   {});
     });

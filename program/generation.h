@@ -23,7 +23,7 @@ public:
 
     Generator(Model& model, int64_t samples, const Sampling& sampling, Random random)
         : model_(model), sampling_(sampling), random_(random), texts_(static_cast<size_t>(samples)) {
-        model.restart();
+        model.truncate(0);
     }
 
     // Appends tokens to every sample's text.
@@ -70,7 +70,7 @@ private:
         const int64_t most = model_.cache.positions, samples = std::ssize(texts_), V = model_.config.vocab;
         int64_t count = pending_;
         if (model_.appended() + count > most) {
-            model_.restart();
+            model_.truncate(0);
             const int64_t kept = std::max({int64_t{1}, most / 2, std::min(most, count)});
             count = std::min(kept, std::ssize(texts_[0]));
         }

@@ -167,7 +167,7 @@ TYPED_TEST(CudaModelOf, BatchesFetchedAheadChangeNoBit) {
             EXPECT_EQ(plain.model.evaluate(other.x.data(), other.y.data(), 1, ::T),
                       ahead.model.evaluate(other.x.data(), other.y.data(), 1, ::T));
             for (const auto& [run, out] : {std::pair{&plain, &logits}, std::pair{&ahead, &same}}) {
-                run->model.restart();
+                run->model.truncate(0);
                 run->model.append(out->data(), other.x.data(), 1, step);
             }
             EXPECT_EQ(logits, same);

@@ -294,7 +294,7 @@ void expect_appended_logits(double tolerance) {
         Trial<Device> t(tiny, parameters, policy, {B, tiny.T});
         std::vector<float> logits(static_cast<size_t>(B * V));
         for (int run = 0; run < 6; ++run) {
-            t.model.restart();
+            t.model.truncate(0);
             for (int64_t n = 0; n < tiny.T;) {
                 const int64_t most = run == 0 ? tiny.T : run == 1 ? 1 : 9;
                 const int64_t length =
@@ -321,7 +321,7 @@ void expect_appended_logits(double tolerance) {
             }
         }
         EXPECT_THROW(t.model.append(logits.data(), batch.x.data(), 1, 1), std::logic_error) << "the cache is full";
-        t.model.restart();
+        t.model.truncate(0);
         EXPECT_THROW(t.model.append(logits.data(), batch.x.data(), B + 1, 1), std::logic_error);
     }
 }

@@ -147,7 +147,7 @@ TEST_F(Choices, LastWordsThatAreTheGreedyPrediction) {
             example.context.push_back(static_cast<int32_t>(random() % 256));
         std::vector<int32_t> tokens = example.context;
         for (uint64_t t = 0; t < 1 + random() % 4; ++t) {
-            reference.restart();
+            reference.truncate(0);
             reference.append(logits.data(), tokens.data(), 1, std::ssize(tokens));
             tokens.push_back(static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin()));
         }
