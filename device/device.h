@@ -210,6 +210,11 @@ template <HostDevice Device, class T>
 void copy(Device&, T* out, const T* x, int64_t n) {
     std::copy_n(x, n, out);
 }
+inline void copy(Cpu& dev, float* out, const float* x, int64_t n) {
+    const Timed timed(dev, "copy", 0, prod(n, 2 * sizeof(float)));
+#pragma omp parallel for simd
+    for (int64_t i = 0; i < n; ++i) out[i] = x[i];
+}
 
 // x (n) += y
 template <class T>

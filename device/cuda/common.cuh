@@ -231,6 +231,7 @@ CudaBuffer<T> allocate(Cuda& dev, int64_t count) {
 // out (n) = x, both in device memory
 template <class T>
 void copy(Cuda& dev, T* out, const T* x, int64_t n) {
+    const Timed timed(dev, "copy", 0, prod(n, 2 * sizeof(T)));
     cuda_check(cudaMemcpyAsync(out, x, static_cast<size_t>(n) * sizeof(T), cudaMemcpyDeviceToDevice, dev.stream),
                "cudaMemcpyAsync");
 }
