@@ -3,7 +3,8 @@
 # array in local memory. Also runs the tests if there is a GPU. Ends with "N passed, N failed[, N skipped]". With WERROR
 # set, as by .ci/run, a warning is a failure.
 #   scripts/check_cuda.sh [ARCHITECTURE...]     sm_80, sm_90 and this machine's GPU unless given
-# Without a GPU only the program's own kernels are compiled, those of GPT-2 and the norms; with ALL=1 the others too.
+# Without a GPU only the program's own kernels are compiled, those of GPT-2, the norms and the ranks' sum; with ALL=1 the
+# others too. NCCL's library is loaded without a GPU as well.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,6 +26,10 @@ if [ $# = 0 ]; then
     [[ " $* " = *" sm_$own "* || -z $own ]] || set -- "$@" "sm_$own"
 fi
 for arch; do flags+=(-gencode "arch=compute_${arch#sm_},code=$arch"); done
+for folder in .venv/lib/python*/site-packages/nvidia/nccl; do # of PyTorch, or of NCCL's own package
+    [ ! -e "$folder/include/nccl.h" ] || flags+=(-I "$folder/include")
+    [ ! -e "$folder/lib" ] || export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+done
 
 log=$out/log
 source scripts/checks.sh
@@ -43,7 +48,11 @@ for source in dev/test/cuda/*_test.cpp dev/*_cuda/ladder.cpp; do
     name=cuda_$(basename "$source" .cpp)
     [[ $name = cuda_broken* || $name = cuda_emulator* || $name = cuda_cublaslt* ]] && continue # of the emulator itself
     [ "$name" != cuda_ladder ] || name=ladder_$(basename "$(dirname "$source")")
-    if [ -z "$gpu$ALL" ] && [[ $name != cuda_model_test && $name != cuda_layernorm_test ]]; then
+    if [ "$name" = cuda_nccl_test ] && ! "$nvcc" "${flags[@]}" -E - <<<'#include <nccl.h>' >"$out/nccl.said" 2>&1; then
+        skip "$name" 'no nccl.h here (libnccl-dev, or nvidia-nccl-cu13 from PyPI)'
+        continue
+    fi
+    if [ -z "$gpu$ALL" ] && [[ $name != cuda_model_test && $name != cuda_layernorm_test && $name != cuda_nccl_test ]]; then
         skip "$name" 'no GPU here to run it on; ALL=1 compiles it'
         continue
     fi
@@ -77,6 +86,7 @@ for name in "${names[@]}"; do
     if [ -n "$gpu" ]; then
         check "$name runs on $gpu" timeout 600 "$out/$name"
     else
+        [ "$name" != cuda_nccl_test ] || check "$name finds NCCL's functions" "$out/$name"
         skip "$name" 'no GPU here to run it on'
     fi
 done
