@@ -86,8 +86,8 @@ void sum_slice(Device& dev, Ranks& ranks, T* x, std::span<const Slice> slices, s
         const Slice& slice = slices[static_cast<size_t>(rank)];
         return slice.in({slice.begin + i * chunk, slice.begin + (i + 1) * chunk});
     };
-    const auto place = [&](int64_t i, int64_t from) {  // of what another rank sends: they follow this rank, in a circle
-        const int64_t other = (from - ranks.rank() - 1 + ranks.count()) % ranks.count();
+    const auto place = [&](int64_t i, int64_t from) {  // where another rank's part is received
+        const int64_t other = from < ranks.rank() ? from : from - 1;
         return received.data() + (i % at_a_time * others + other) * chunk;
     };
     const auto start = [&](int64_t i) {

@@ -2,8 +2,6 @@
 // on NCCL's own work is in emulator_nccl_test.cpp.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "dev/test/thread_ranks.h"
 #include "device/cuda/nccl.cuh"
 #include "device/cuda/step.cuh"
