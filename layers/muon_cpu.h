@@ -25,24 +25,17 @@ using simd::vfloat;
 constexpr int stages[] = {2, 3};  // steps of each stage
 static_assert(stages[0] + stages[1] == steps);
 
-// c (n,n) = A (n,K) · B (K,n), known to be symmetric: computes the lower triangle in strips of rows and mirrors it.
+// c (n,n) = A (n,K) · B (K,n), known to be symmetric: computes the lower part and mirrors it.
 template <Order A, Order B>
 void multiply_symmetric(MatmulKind matmul_kind, float* scratch, int64_t n, int64_t K, const float* a, int64_t lda,
                         const float* b, int64_t ldb, float* c) {
-    const int64_t strip =
-        matmul_kind == MatmulKind::fma ? 4 * gemm::MR : 256;  // else B, packed anew for each, costs more
-    for (int64_t begin = 0; begin < n; begin += strip) {
-        const int64_t end = std::min(n, begin + strip);
-        gemm::block_in<A, B>(matmul_kind, scratch, gemm::Range{begin, end}, gemm::Range{0, end}, K, a, lda, b, ldb, c,
-                             n, gemm::Store::set, {}, nullptr);
-        static_assert((4 * gemm::MR) % simd::W == 0);  // so strips begin at whole vectors
-        int64_t i = begin;
-        for (; i + simd::W <= end; i += simd::W)
-            for (int64_t j = 0; j < begin; j += simd::W)
-                simd::transpose(c + j * n + i, n, simd::W, [=](int64_t r) { return simd::load(c + (i + r) * n + j); });
-        for (; i < end; ++i)
-            for (int64_t j = 0; j < begin; ++j) c[j * n + i] = c[i * n + j];
-    }
+    gemm::lower_part_in<A, B>(matmul_kind, scratch, n, K, a, lda, b, ldb, c, n);
+    int64_t i = simd::W;
+    for (; i + simd::W <= n; i += simd::W)
+        for (int64_t j = 0; j < i; j += simd::W)
+            simd::transpose(c + j * n + i, n, simd::W, [=](int64_t r) { return simd::load(c + (i + r) * n + j); });
+    for (i = n / simd::W * simd::W; i < n; ++i)
+        for (int64_t j = 0; j < n / simd::W * simd::W; ++j) c[j * n + i] = c[i * n + j];
 }
 
 // FLOPs of one matrix's update; a symmetric matmul counts half.

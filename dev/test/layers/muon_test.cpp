@@ -1,4 +1,4 @@
-// Muon: Cpu against Reference over shapes, the same bits for any number of threads, NaN.
+// Muon: Cpu against Reference over shapes, its symmetric products, the same bits for any number of threads, NaN.
 #include "layers/muon_cpu.h"
 
 #include "dev/test/layers/layer_check.h"
@@ -91,6 +91,50 @@ TEST(MuonLayer, CpuAgreesWithReferenceOnMatricesOfLowRank) {
         Matrix w(rows, cols, sum, sum);
         expect_as_reference(w);
     }
+}
+
+// Over the sizes of tiles, of vectors, of panels and of blocks, with few rows (up to 256) and with more.
+template <gemm::Order A, gemm::Order B>
+void expect_lower_part_of_the_whole(MatmulKind matmul_kind, int64_t n, int64_t K) {
+    SCOPED_TRACE(testing::PrintToString(std::tuple{static_cast<int>(matmul_kind), n, K}));
+    const int64_t lda = A == gemm::Order::k_last ? K : n, ldb = B == gemm::Order::k_last ? K : n;
+    Values a = random_values(n * K), b = random_values(n * K);
+    Cpu cpu;
+    const auto elements = static_cast<size_t>(n * n);
+    std::vector<float> scratch(static_cast<size_t>(gemm::scratch_floats(matmul_kind)), NAN), whole(elements, NAN),
+        lower(elements, NAN);
+    gemm::block_in<A, B>(matmul_kind, scratch.data(), {0, n}, {0, n}, K, a.on(cpu), lda, b.on(cpu), ldb, whole.data(),
+                         n, gemm::Store::set, {}, nullptr);
+    gemm::lower_part_in<A, B>(matmul_kind, scratch.data(), n, K, a.on(cpu), lda, b.on(cpu), ldb, lower.data(), n);
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t needed = std::min(n, (i / simd::W + 1) * simd::W), row = i * n;
+        ASSERT_EQ(0, std::memcmp(whole.data() + row, lower.data() + row, static_cast<size_t>(needed) * sizeof(float)))
+            << "row " << i;
+    }
+}
+
+TEST(MuonLayer, TheLowerPartHasTheBitsOfTheWholeProduct) {
+    using enum gemm::Order;
+    std::vector<MatmulKind> kinds{MatmulKind::fma};
+    if (gemm::has_bf16) kinds.push_back(MatmulKind::bf16);
+    for (const MatmulKind matmul_kind : kinds)
+        for (const auto& [n, K] : {std::pair<int64_t, int64_t>{1, 1},
+                                   {7, 5},
+                                   {16, 20},
+                                   {17, 33},
+                                   {48, 48},
+                                   {53, 1000},
+                                   {128, 128},
+                                   {192, 400},
+                                   {255, 64},
+                                   {256, 800},
+                                   {257, 31},
+                                   {511, 900},
+                                   {768, 40}}) {
+            expect_lower_part_of_the_whole<k_last, k_last>(matmul_kind, n, K);
+            expect_lower_part_of_the_whole<k_last, k_first>(matmul_kind, n, K);
+            expect_lower_part_of_the_whole<k_first, k_first>(matmul_kind, n, K);
+        }
 }
 
 TEST(MuonLayer, AZeroGradientOnlyDecays) {

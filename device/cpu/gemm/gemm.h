@@ -89,11 +89,24 @@ private:
     int64_t words_, group_panels_, k_blocks_, panels_, n_blocks_, nb_ = 0, kb_ = 0, group_ = 0;
 };
 
-// Computes C's rectangle [rows) x [columns) on the calling thread. `panels` is scratch memory of scratch_floats()
-// floats. row_sums (M), if not null: += A's sums over K (k_first A only).
+// The kernel for a tile of some rows and the first `needed` columns of a panel of `lanes` columns. It may compute more.
+template <Order A, class Words>
+TileKernel kernel_for(int64_t rows, int64_t needed, int64_t lanes) {
+    return for_width(lanes, [&](auto panel) {
+        return for_width(needed, [&](auto vectors) {
+            if constexpr (vectors < panel)
+                if (rows == MR) return first_columns_kernel<A, vectors, panel, Words>;
+            return tile_kernel<A, panel, Words>(rows);
+        });
+    });
+}
+
+// Computes C's rectangle [rows) x [columns), or its lower part, on the calling thread. `panels` is scratch memory of
+// scratch_floats() floats. row_sums (M), if not null: += A's sums over K (k_first A only).
 template <class Words, Order A, Order B>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
-           int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
+           int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums,
+           Part part = Part::whole) {
     constexpr int64_t size = Words::size;
     constexpr bool packs_a = A == Order::k_first || size > 1;
     const bool few = rows.size() <= FEW;
@@ -120,7 +133,9 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                                                      m_tiles * place.groups());
         }
         PrefetchSchedule of_b;
-        for (int64_t m = rows.begin; m < rows.end; m += MR) {
+        // Rows above the group have nothing in its columns. A strip of A is packed from its first row on.
+        const int64_t at_once = few ? MR : MC, skipped = part == Part::lower ? group.begin / at_once * at_once : 0;
+        for (int64_t m = rows.begin + skipped; m < rows.end; m += MR) {
             const int64_t done = m - rows.begin, left = rows.end - m, strip = done % MC,
                           tile_rows = std::min<int64_t>(MR, left), tiles_left = ceil_div(left, MR);
             if (!next.is_end() && tiles_left == std::min(m_tiles, FEW / MR))
@@ -143,13 +158,13 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                                               std::min(a_at_once, left - a_at_once), size, a_at_once / MR * n_panels);
             const float* const tile_a = packs_a ? strip_a + strip * w.size() : a_from(m, w.begin);
             const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w.size() : lda;
-            for (int64_t n = group.begin; n < group.end; n += NR) {
-                const int64_t lanes = std::min<int64_t>(NR, group.end - n);
+            const int64_t columns_end = part == Part::lower ? std::min(group.end, m + tile_rows) : group.end;
+            for (int64_t n = group.begin; n < columns_end; n += NR) {
+                const int64_t lanes = std::min<int64_t>(NR, group.end - n), needed = std::min(lanes, columns_end - n);
                 PrefetchLines prefetches;
                 of_a.add_share(prefetches);
                 of_b.add_share(prefetches);
-                const TileKernel compute =
-                    for_width(lanes, [&](auto vectors) { return tile_kernel<A, vectors, Words>(tile_rows); });
+                const TileKernel compute = kernel_for<A, Words>(tile_rows, needed, lanes);
                 compute(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), c + m * ldc + n, ldc,
                         place.is_first_k() ? store : Store::add, lanes, prefetches);
                 if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes);

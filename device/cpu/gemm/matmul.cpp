@@ -55,6 +55,11 @@ template <Order A, Order B, class Words, class... Arguments>
 void block_of(Words, const Arguments&... arguments) {
     block<Words, A, B>(arguments...);
 }
+template <Order A, Order B, class Words>
+void lower_part_of(Words, float* memory, int64_t n, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
+                   float* c, int64_t ldc) {
+    block<Words, A, B>(memory, {0, n}, {0, n}, K, a, lda, b, ldb, c, ldc, Store::set, {}, nullptr, Part::lower);
+}
 #if defined(__AMX_BF16__)
 template <int planes>
 int64_t scratch_of(amx::Planes<planes>) {
@@ -63,6 +68,16 @@ int64_t scratch_of(amx::Planes<planes>) {
 template <Order A, Order B, int planes, class... Arguments>
 void block_of(amx::Planes<planes>, const Arguments&... arguments) {
     amx::block<planes, A, B>(arguments...);
+}
+// Strips of rows, not narrower than this: B is packed anew for each.
+template <Order A, Order B, int planes>
+void lower_part_of(amx::Planes<planes>, float* memory, int64_t n, int64_t K, const float* a, int64_t lda,
+                   const float* b, int64_t ldb, float* c, int64_t ldc) {
+    constexpr int64_t strip = 256;
+    for (int64_t begin = 0; begin < n; begin += strip) {
+        const int64_t end = std::min(n, begin + strip);
+        amx::block<planes, A, B>(memory, {begin, end}, {0, end}, K, a, lda, b, ldb, c, ldc, Store::set, {}, nullptr);
+    }
 }
 #endif
 
@@ -148,6 +163,12 @@ void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, 
 }
 
 template <Order A, Order B>
+void lower_part_in(MatmulKind matmul_kind, float* memory, int64_t n, int64_t K, const float* a, int64_t lda,
+                   const float* b, int64_t ldb, float* c, int64_t ldc) {
+    for_kind(matmul_kind, [&](auto kind) { lower_part_of<A, B>(kind, memory, n, K, a, lda, b, ldb, c, ldc); });
+}
+
+template <Order A, Order B>
 void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
             float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
@@ -214,6 +235,8 @@ void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, c
 #define FOR_ORDERS(A, B)                                                                                            \
     template void block_in<Order::A, Order::B>(MatmulKind, float*, Range, Range, int64_t, const float*, int64_t,    \
                                                const float*, int64_t, float*, int64_t, Store, EpilogueRef, float*); \
+    template void lower_part_in<Order::A, Order::B>(MatmulKind, float*, int64_t, int64_t, const float*, int64_t,    \
+                                                    const float*, int64_t, float*, int64_t);                        \
     template void matmul<Order::A, Order::B>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t, const float*,  \
                                              int64_t, float*, int64_t, Store, EpilogueRef, float*);
 FOR_ORDERS(k_last, k_last)

@@ -48,6 +48,11 @@ template <Order A, Order B>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
+// The lower part of C (n,n) = A (n,K) · B, computed on the calling thread as block_in does.
+template <Order A, Order B>
+void lower_part_in(MatmulKind matmul_kind, float* memory, int64_t n, int64_t K, const float* a, int64_t lda,
+                   const float* b, int64_t ldb, float* c, int64_t ldc);
+
 // Floats of scratch memory that each thread needs for matmul_weights with M rows of K values.
 int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64_t M, int64_t K);
 

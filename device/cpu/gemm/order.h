@@ -26,4 +26,10 @@ enum class Store {
              // boundary
 };
 
+// Which elements of C are needed.
+enum class Part {
+    whole,
+    lower,  // C is square: row i is computed at least up to the end of the vector of W columns that has column i
+};
+
 }  // namespace gemm

@@ -12,9 +12,9 @@
 
 namespace gemm {
 
-// c (M,lanes) [+]= A (M,K) · panel (K,NV vectors), K in words; ldc is c's row length. c's cache lines are prefetched
-// too, unless its stores bypass the caches.
-template <class Words, int M, int NV, Order A>
+// c (M,lanes) [+]= A (M,K) · the first NV vectors of each row of panel (K,PV vectors), K in words; ldc is c's row
+// length. c's cache lines are prefetched too, unless its stores bypass the caches.
+template <class Words, int M, int NV, int PV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, Store how,
                    int64_t lanes, const PrefetchLines& prefetches) {
     vfloat acc[M][NV];
@@ -25,7 +25,7 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
     const auto step = [&](int64_t k) __attribute__((always_inline)) {
         vfloat b[NV];
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) b[j] = simd::load(panel + (k * NV + j) * W);
+        for (int j = 0; j < NV; ++j) b[j] = simd::load(panel + (k * PV + j) * W);
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
             const vfloat x = Words::set1(A == Order::k_last ? a[i * lda + k] : a[k * lda + i]);
@@ -62,7 +62,7 @@ using TileKernel = void (*)(int64_t, const float*, int64_t, const float*, float*
 
 template <class Words, Order A, int NV, size_t... I>
 constexpr std::array<TileKernel, sizeof...(I)> tile_kernels(std::index_sequence<I...>) {
-    return {multiply_tile<Words, static_cast<int>(I) + 1, NV, A>...};
+    return {multiply_tile<Words, static_cast<int>(I) + 1, NV, NV, A>...};
 }
 // The kernel for tiles of M rows, 1 <= M <= max_rows(NV), and panels of NV vectors.
 template <Order A, int NV, class Words = Floats>
@@ -70,5 +70,8 @@ TileKernel tile_kernel(int64_t M) {
     static constexpr auto table = tile_kernels<Words, A, NV>(std::make_index_sequence<max_rows(NV)>());
     return table[static_cast<size_t>(M - 1)];
 }
+// The kernel for tiles of MR rows and the first NV of a panel's PV vectors.
+template <Order A, int NV, int PV, class Words>
+constexpr TileKernel first_columns_kernel = multiply_tile<Words, MR, NV, PV, A>;
 
 }  // namespace gemm
