@@ -250,12 +250,12 @@ public:
         const bool shared = ranks.count() > 1;
         if (shared) sum_over_ranks();
         // A graph of its own: the graph of a batch does not know whether an update follows.
-        replay(dev, {0, 0, params.use_muon, rounding_seed.has_value()}, [&] {
+        replay(dev, {0, 0, static_cast<int64_t>(params.optimizer), rounding_seed.has_value()}, [&] {
             if (shared)
                 decide_by_sums(dev, status.get(), run_squares.get(), global_norm::runs(table.size), of_step);
             else
                 decide(dev, status.get(), gradients.get(), table.size, of_step);
-            apply_update(of_step, params.use_muon);
+            apply_update(of_step, params.optimizer);
             if constexpr (mixed)
                 round_to(parameters.get() + mine.begin, weight(mine.begin), mine, of_step, status.get());
             zero_added_gradients();
@@ -418,14 +418,14 @@ private:
     }
 
     // This rank's slice of the parameters.
-    void apply_update(const UpdateParams* params, bool muon) {
+    void apply_update(const UpdateParams* params, Optimizer optimizer) {
         std::vector<MuonMatrix<wide>> matrices;
         for (const Parameter& p : table.rows) {
-            if (muon && p.muon()) {
+            if (optimizer != Optimizer::adamw && p.muon()) {
                 for (int64_t l = 0; l < p.copies; ++l)
-                    if (const int64_t at = p.at(l); mine.begin <= at && at < mine.end)
-                        matrices.push_back(
-                            {weight(at), m.get() + (at - held.begin), gradients.get() + at, p.shape[0], p.shape[1]});
+                    if (const int64_t at = p.at(l), moments = at - held.begin; mine.begin <= at && at < mine.end)
+                        matrices.push_back({weight(at), m.get() + moments, gradients.get() + at, p.shape[0], p.shape[1],
+                                            optimizer == Optimizer::normuon ? v.get() + moments : nullptr});
                 continue;
             }
             const Slice part = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine);

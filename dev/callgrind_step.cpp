@@ -9,7 +9,8 @@
 [[gnu::noinline]] static double counted_step(GPT2<Cpu>& model, const std::vector<int32_t>& x,
                                              const std::vector<int32_t>& y, int64_t B, int64_t T, int64_t step) {
     model.forward_backward(x.data(), y.data(), B, T, 1.0 / static_cast<double>(B * T));
-    return model.update(at_step({.use_muon = step % 2 == 0, .clip = 1}, step)).loss;
+    return model.update(at_step({.optimizer = step % 2 == 0 ? Optimizer::muon : Optimizer::adamw, .clip = 1}, step))
+        .loss;
 }
 
 int main() {

@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <limits>
 
+// What updates the matrices of the blocks. AdamW updates all other parameters.
+enum class Optimizer { adamw, muon, normuon };
+
 // Everything that an update depends on besides the gradients, computed on the host. A recorded graph launches its
 // kernels with the same arguments each time: on a GPU this block is at a fixed address, and each step copies new values
 // into it.
 struct UpdateParams {
-    // AdamW, and Muon for the matrices of the blocks; weight_decay is for both.
+    // AdamW's, but weight_decay is for all parameters that decay.
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-    bool use_muon = false;
-    double muon_lr = 0.02, momentum = 0.95;
+    Optimizer optimizer = Optimizer::adamw;
+    double muon_lr = 0.02, momentum = 0.95, normuon_beta2 = 0.95;
     // Gradient clipping: the maximum norm; 0: off.
     double clip = 0;
     // The update is applied if loss and gradient norm are at most these. NaN and infinity never are.

@@ -9,6 +9,7 @@
 namespace muon {
 
 constexpr int most_blocks = 256;
+constexpr int64_t rows_of_part = 64;  // of a wide matrix, whose squares a thread adds for one column
 
 // momentum (n) = beta momentum + (1 - beta) g,  beta = params->momentum, g = grad_scale * grad; partial (blocks): each
 // block's share of |U|².
@@ -86,6 +87,99 @@ __global__ void __launch_bounds__(elements_block)
     });
 }
 
+// sums (rows): of the squares of each row of x (rows,cols). A block for each row.
+template <class T>
+__global__ void __launch_bounds__(norm_threads)
+    row_squares_kernel(float* __restrict__ sums, const T* __restrict__ x, int64_t cols) {
+    const T* const row = x + blockIdx.x * cols;
+    double sum = 0;
+    for (int64_t c = threadIdx.x; c < cols; c += norm_threads) {
+        const double value = static_cast<double>(to_float(row[c]));
+        sum += value * value;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = static_cast<float>(sum);
+}
+
+// sums (parts,cols): of the squares of each column of x (rows,cols), in parts of rows. blockIdx.y is the part.
+template <class T>
+__global__ void __launch_bounds__(elements_block)
+    column_squares_kernel(float* __restrict__ sums, const T* __restrict__ x, int64_t rows, int64_t cols) {
+    const int64_t c = int64_t{blockIdx.x} * elements_block + threadIdx.x;
+    if (c >= cols) return;
+    const int64_t begin = blockIdx.y * rows_of_part, end = min(rows, begin + rows_of_part);
+    float sum = 0;
+    for (int64_t r = begin; r < end; ++r) {
+        const float value = to_float(x[r * cols + c]);
+        sum += value * value;
+    }
+    sums[blockIdx.y * cols + c] = sum;
+}
+
+// From sums (parts,neurons) of an (n,neurons) matrix's squares: squares are updated, and sums[j] = 1 /
+// (sqrt(squares[j])
+// + eps) times |X| / |Y|. One block.
+static __global__ void __launch_bounds__(norm_threads)
+    normuon_factors_kernel(float* __restrict__ sums, float* __restrict__ squares, int64_t parts, int64_t neurons,
+                           int64_t n, const UpdateParams* __restrict__ params, const StepStatus* __restrict__ status) {
+    if (!status->apply) return;
+    const float beta2 = static_cast<float>(params->normuon_beta2);
+    const float in_mean = static_cast<float>((1 - params->normuon_beta2) / static_cast<double>(n));
+    double before = 0, after = 0;
+    for (int64_t j = threadIdx.x; j < neurons; j += norm_threads) {
+        float sum = 0;
+        for (int64_t part = 0; part < parts; ++part) sum += sums[part * neurons + j];
+        squares[j] = beta2 * squares[j] + in_mean * sum;
+        const float factor = 1 / (sqrtf(squares[j]) + static_cast<float>(normuon_eps));
+        sums[j] = factor;
+        before += static_cast<double>(sum);
+        after += static_cast<double>(sum) * static_cast<double>(factor) * static_cast<double>(factor);
+    }
+    __shared__ float scale;
+    before = block_sum(before);
+    __syncthreads();  // block_sum's memory is used again
+    after = block_sum(after);
+    if (threadIdx.x == 0) scale = before == 0 ? 0.0f : static_cast<float>(sqrt(before / after));
+    __syncthreads();
+    for (int64_t j = threadIdx.x; j < neurons; j += norm_threads) sums[j] *= scale;
+}
+
+// x (rows,cols): row r *= factors[r] or, if the matrix is wide, column c *= factors[c]. A block for each row.
+template <class T>
+__global__ void __launch_bounds__(norm_threads)
+    scale_neurons_kernel(T* __restrict__ x, const float* __restrict__ factors, int64_t rows, int64_t cols,
+                         const StepStatus* __restrict__ status) {
+    if (!status->apply) return;
+    T* const row = x + blockIdx.x * cols;
+    for (int64_t c = threadIdx.x; c < cols; c += norm_threads) {
+        const float factor = factors[rows >= cols ? blockIdx.x : c];
+        row[c] = from_float<T>(to_float(row[c]) * factor);
+    }
+}
+
+// The parts in which the squares of a row, or of a column of a wide matrix, are added.
+inline int64_t parts_of(int64_t rows, int64_t cols) {
+    return rows >= cols ? 1 : (rows + rows_of_part - 1) / rows_of_part;
+}
+
+// Replaces x by Y |X| / |Y| and updates squares (the formulas are muon_update's). sums holds parts_of * neurons floats.
+template <class T>
+void normalize_neurons(Cuda& dev, T* x, const MuonMatrix<float>& w, float* sums, const UpdateParams* params,
+                       const StepStatus* status) {
+    const int64_t parts = parts_of(w.rows, w.cols);
+    const auto rows = static_cast<unsigned>(w.rows);
+    if (w.rows >= w.cols)
+        LAUNCH(row_squares_kernel<T>, rows, norm_threads, 0, dev.stream, sums, x, w.cols);
+    else
+        LAUNCH(column_squares_kernel<T>,
+               (dim3{static_cast<unsigned>((w.cols + elements_block - 1) / elements_block),
+                     static_cast<unsigned>(parts), 1}),
+               elements_block, 0, dev.stream, sums, x, w.rows, w.cols);
+    LAUNCH(normuon_factors_kernel, 1, norm_threads, 0, dev.stream, sums, w.squares, parts, w.neurons(),
+           std::min(w.rows, w.cols), params, status);
+    LAUNCH(scale_neurons_kernel<T>, rows, norm_threads, 0, dev.stream, x, sums, w.rows, w.cols, status);
+}
+
 // momentum is updated, and x = U / |U|, the direction before orthogonalization (the formulas are muon_update's).
 // partial holds most_blocks doubles, inverse one float.
 template <class T>
@@ -149,7 +243,8 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
     // matrices begin at multiples of 16 bytes
     const auto floats = [](int64_t count) { return (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 4; };
-    float* memory = dev.scratch(2 * most_blocks + 4 + 2 * floats(size) + 2 * floats(n * n));
+    const int64_t neuron_floats = w.squares ? parts_of(w.rows, w.cols) * w.neurons() : 0;
+    float* memory = dev.scratch(2 * most_blocks + 4 + 2 * floats(size) + 2 * floats(n * n) + neuron_floats);
     const auto take = [&](int64_t count) {
         float* const p = memory;
         memory += count;
@@ -165,6 +260,7 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
         newton_schulz_step(dev, next, x, w.rows, w.cols, gram, poly);
         std::swap(x, next);
     }
+    if (w.squares) normalize_neurons(dev, x, w, take(neuron_floats), params, status);
     launch_elements<T>(
         size,
         [&]<int V>(unsigned grid) {
@@ -180,6 +276,8 @@ void update(Cuda& dev, const MuonMatrix<float>& w, const UpdateParams* params, c
 // and status are in device memory:
 //   momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum (Nesterov)
 //   X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
+// With `squares`, X is first replaced by Y |X| / |Y|, where for each of its rows, or its columns if it is wide,
+//   squares = 0.95 squares + 0.05 mean(X²)        Y = X / (sqrt(squares) + eps)
 inline void muon_update(Cuda& dev, const std::vector<MuonMatrix<float>>& matrices, const UpdateParams* params,
                         const StepStatus* status) {
     double flops = 0;  // per step: the Gram matrix, its square, the matmul with X

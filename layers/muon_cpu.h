@@ -49,7 +49,7 @@ inline double flops(int64_t rows, int64_t cols) {
 // Floats of scratch memory for one matrix.
 inline int64_t scratch_floats(MatmulKind matmul_kind, int64_t rows, int64_t cols) {
     const int64_t n = std::min(rows, cols);
-    return gemm::scratch_floats(matmul_kind) + 2 * rows * cols + 4 * n * n;
+    return gemm::scratch_floats(matmul_kind) + 2 * rows * cols + 4 * n * n + std::max(rows, cols);
 }
 
 // Floats of scratch memory for each thread, given the floats for each matrix: thread t begins with the t-th largest
@@ -110,6 +110,54 @@ inline void multiply_steps(MatmulKind matmul_kind, float* scratch, int64_t n, in
     }
 }
 
+// factors (neurons) = what NorMuon multiplies each row of x, or column if it is wide, by: |X| / |Y| / (sqrt(squares) +
+// eps); squares are updated (the formulas are muon_update's).
+inline void normuon_factors(float* factors, const MuonMatrix<float>& w, const float* x, double beta2) {
+    const bool by_rows = w.rows >= w.cols;
+    if (!by_rows) std::fill_n(factors, w.cols, 0.0f);
+    for (int64_t r = 0; r < w.rows; ++r) {
+        const float* const row = x + r * w.cols;
+        vfloat sum{};
+        for (int64_t c = 0; by_rows && c < w.cols; c += simd::W) {
+            const vfloat v = simd::load_n(row + c, w.cols - c);
+            sum = simd::fma(v, v, sum);
+        }
+        if (by_rows)
+            factors[r] = simd::sum(sum);
+        else
+            simd::map(factors, w.cols, [=](vfloat sums, int64_t c, int64_t left) {
+                const vfloat v = simd::load_n(row + c, left);
+                return simd::fma(v, v, sums);
+            });
+    }
+    const float in_mean = static_cast<float>((1 - beta2) / static_cast<double>(std::min(w.rows, w.cols)));
+    double before = 0, after = 0;
+    for (int64_t j = 0; j < w.neurons(); ++j) {
+        const float sum = factors[j];
+        w.squares[j] = static_cast<float>(beta2) * w.squares[j] + in_mean * sum;
+        factors[j] = 1 / (std::sqrt(w.squares[j]) + static_cast<float>(normuon_eps));
+        before += static_cast<double>(sum);
+        after += static_cast<double>(sum) * static_cast<double>(factors[j]) * static_cast<double>(factors[j]);
+    }
+    const float scale = before == 0 ? 0 : static_cast<float>(std::sqrt(before / after));
+    simd::map(factors, w.neurons(), [=](vfloat factor, int64_t, int64_t) { return factor * scale; });
+}
+
+// param = param (1 - lr weight_decay) - lr stretch * factors * x; factors are those of rows or columns, or null.
+inline void step_along(const MuonMatrix<float>& w, const float* x, const float* factors, const UpdateParams& params) {
+    const float shrink = static_cast<float>(1 - params.muon_lr * params.weight_decay);
+    const float rate = static_cast<float>(-params.muon_lr * stretch(w.rows, w.cols));
+    for (int64_t r = 0; r < w.rows; ++r) {
+        const float* const row = x + r * w.cols;
+        const vfloat of_row = simd::set1(factors && w.rows >= w.cols ? rate * factors[r] : rate);
+        const float* const of_columns = factors && w.rows < w.cols ? factors : nullptr;
+        simd::map(w.param + r * w.cols, w.cols, [=](vfloat p, int64_t c, int64_t left) {
+            const vfloat along = simd::load_n(row + c, left);
+            return simd::fma(of_row, of_columns ? along * simd::load_n(of_columns + c, left) : along, p * shrink);
+        });
+    }
+}
+
 inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, const UpdateParams& params,
                    float grad_scale) {
     const int64_t size = w.rows * w.cols, n = std::min(w.rows, w.cols);
@@ -135,12 +183,9 @@ inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, 
                                                       w.cols, gemm::Store::set, {}, nullptr);
         std::swap(x, next);
     }
-    const float shrink = static_cast<float>(1 - params.muon_lr * params.weight_decay);
-    const vfloat rate = simd::set1(static_cast<float>(-params.muon_lr * stretch(w.rows, w.cols)));
-    const float* const direction = x;
-    simd::map(w.param, size, [=](vfloat p, int64_t i, int64_t left) {
-        return simd::fma(rate, simd::load_n(direction + i, left), p * shrink);
-    });
+    float* const factors = w.squares ? square + 4 * n * n : nullptr;
+    if (factors) normuon_factors(factors, w, x, params.normuon_beta2);
+    step_along(w, x, factors, params);
 }
 
 }  // namespace muon
@@ -148,6 +193,8 @@ inline void update(MatmulKind asked, float* memory, const MuonMatrix<float>& w, 
 // For each matrix, unless status says to skip the update; lr is muon_lr:
 // momentum = 0.95 momentum + 0.05 g        U = 0.05 g + 0.95 momentum,  g = grad_scale * grad
 // X = U / |U|, five Newton-Schulz steps        param = param (1 - lr weight_decay) - lr sqrt(max(1, rows/cols)) X
+// With `squares`, X is first replaced by Y |X| / |Y|, where for each of its rows, or its columns if it is wide,
+// squares = 0.95 squares + 0.05 mean(X²)        Y = X / (sqrt(squares) + eps)
 inline void muon_update(Cpu& dev, const std::vector<MuonMatrix<float>>& matrices, const UpdateParams* params,
                         const StepStatus* status) {
     if (!status->apply) return;

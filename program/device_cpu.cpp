@@ -1,4 +1,6 @@
 // The interface of device_model.h for the CPU: train_gpt2 is linked with this file.
+#include <limits>
+
 #include <omp.h>
 
 #include "program/device_model.h"
@@ -28,7 +30,7 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
                         {.B = B,
                          .T = T,
                          .policy = policy,
-                         .muon = options.optimizer == "muon",
+                         .muon = optimizer_of(options) != Optimizer::adamw,
                          .losses = options.command != "generate",
                          .cache = cache_size(options, config),
                          .weights = weight_type(options)},
@@ -46,9 +48,15 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
     if (weight_type(options) != WeightType::fp32 && config.channels == 1)
         throw InputError("--weights: " + options.weights + " saves nothing with 1 channel; leave it out");
-    // With Muon the second moments of matrices are zeros that are never written, so they take no memory.
+    // With Muon the second moments of matrices are zeros that are never written, so they take no memory. With NorMuon
+    // it is the page, of 2 MiB if the system has large ones, that its squares lie in.
+    constexpr int64_t large_page = (2 << 20) / 4, all = std::numeric_limits<int64_t>::max();
+    const Optimizer optimizer = optimizer_of(options);
     MemoryPlan plan(config, B, T, policy, cache_size(options, config),
-                    {.second_moments_of_matrices = options.optimizer != "muon", .sharing = sharing(options, ranks)},
+                    {.second_moments_of_a_matrix = optimizer == Optimizer::muon      ? 0
+                                                   : optimizer == Optimizer::normuon ? large_page
+                                                                                     : all,
+                     .sharing = sharing(options, ranks)},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     // The parameters are read in fp32, and converted one matrix at a time.

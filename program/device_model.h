@@ -12,7 +12,8 @@
 
 // How the run of these options is shared among `ranks`.
 inline Sharing sharing(const Options& options, Ranks& ranks) {
-    return {.shards = options.shards / ranks.count(), .ranks = &ranks, .muon = options.optimizer == "muon"};
+    return {
+        .shards = options.shards / ranks.count(), .ranks = &ranks, .muon = optimizer_of(options) != Optimizer::adamw};
 }
 
 // Lets the devices of a training run's ranks exchange what lies in their own memory. All ranks call it together, before

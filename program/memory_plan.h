@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,13 +44,13 @@ inline int64_t available_memory() {
 struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
-    // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs no
-    // second moments for the matrices that it updates. A step of several shards needs a buffer per level of their tree.
-    // Of several ranks, each has the moments and originals of its slice, and buffers for parts of the others' gradients
-    // and for the norm of all.
+    // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs
+    // none or few second moments for the matrices that it updates. A step of several shards needs a buffer per level of
+    // their tree. Of several ranks, each has the moments and originals of its slice, and buffers for parts of the
+    // others' gradients and for the norm of all.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
-        bool second_moments_of_matrices = true;
+        int64_t second_moments_of_a_matrix = std::numeric_limits<int64_t>::max();  // at most so many
         Sharing sharing = {};
     };
     // scratch() returns the bytes of scratch memory that the device needs.
@@ -72,9 +73,11 @@ struct MemoryPlan {
         if (policy != ActivationPolicy::inference) {
             rows.emplace_back("gradients", parameters * sizes.wide * (1 + tree_levels(shards)));
             int64_t moments = 2 * mine.size();
-            for (const Parameter& p : table.rows)
-                if (p.muon() && !sizes.second_moments_of_matrices)
-                    moments -= Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
+            for (const Parameter& p : table.rows) {
+                const int64_t held = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
+                const int64_t spared = std::max<int64_t>(0, p.stride - sizes.second_moments_of_a_matrix);
+                if (p.muon()) moments -= held / p.stride * spared;
+            }
             rows.emplace_back("optimizer state", moments * sizes.wide);
             if (ranks > 1)
                 rows.emplace_back("exchange",

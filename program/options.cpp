@@ -328,8 +328,8 @@ void Options::check() const {
               "--warmup: " + text(warmup) + " is more than --steps " + text(steps) + "; change one of them");
     refuse_if(matmul == "tf32" && dtype != "fp32",
               "--matmul: tf32 is for --dtype fp32, not " + dtype + "; change one of them");
-    refuse_if(given("muon-lr") && optimizer != "muon",
-              "--muon-lr: is for --optimizer muon, not " + optimizer + "; leave it out or choose --optimizer muon");
+    refuse_if(given("muon-lr") && optimizer == "adamw", "--muon-lr: is for --optimizer muon and normuon, not " +
+                                                            optimizer + "; leave it out or choose one of them");
     refuse_if(context > 0 && channels % heads != 0, "--channels: " + text(channels) + " is not a multiple of --heads " +
                                                         text(heads) + "; change one of them");
     refuse_if(context > 0 && seq > context, "--seq: " + text(seq) + " is more than the model's context " +

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpt2_tensors.h"
+#include "device/update.h"
 #include "io/data/data_files.h"
 
 struct Options {
@@ -99,6 +100,13 @@ private:
     std::string preset_ = "tiny";          // --model as given; name_shape changes model
     std::set<std::string> given_, saved_;  // names on the command line; names that fill_from_json has set
 };
+
+// What --optimizer names.
+inline Optimizer optimizer_of(const Options& options) {
+    return options.optimizer == "muon"      ? Optimizer::muon
+           : options.optimizer == "normuon" ? Optimizer::normuon
+                                            : Optimizer::adamw;
+}
 
 // Thrown for --help; main prints the text and exits with 0.
 struct HelpRequest {

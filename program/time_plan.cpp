@@ -58,7 +58,7 @@ StepTime time_steps(const Options& options, const GPT2Config& config, Activation
         model->update(at_step({.lr = options.lr,
                                .beta1 = options.beta1,
                                .beta2 = options.beta2,
-                               .use_muon = options.optimizer == "muon",
+                               .optimizer = optimizer_of(options),
                                .muon_lr = options.muon_lr,
                                .clip = options.clip},
                               number));

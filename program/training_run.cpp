@@ -78,7 +78,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
         else
             read_finite_model(start, config, host.parameters);
-        slices = update_slices(model->table, ranks.count(), options.optimizer == "muon");
+        slices = update_slices(model->table, ranks.count(), sharing(options, ranks).muon);
         if (!checkpoint.empty()) read_optimizer(checkpoint, Moments(ranks, slices, host).slice());
         model->rounding_seed = static_cast<uint64_t>(options.seed);
         model->last_applied = state.last_applied;
@@ -221,7 +221,7 @@ UpdateParams TrainingRun::update_params() const {
                                    .beta1 = options.beta1,
                                    .beta2 = options.beta2,
                                    .weight_decay = options.weight_decay,
-                                   .use_muon = options.optimizer == "muon",
+                                   .optimizer = optimizer_of(options),
                                    .muon_lr = muon_schedule.at(step),
                                    .clip = options.clip},
                                   step);

@@ -107,7 +107,8 @@ struct SmallRun {
             if (ahead) model.prefetch(next.x.data(), next.y.data(), B, ::T);
         }
         const double rate = 1 / static_cast<double>(step);
-        params.lr = 1e-2 * rate, params.muon_lr = 2e-2 * rate, params.weight_decay = 0.1, params.use_muon = muon;
+        params.lr = 1e-2 * rate, params.muon_lr = 2e-2 * rate, params.weight_decay = 0.1,
+        params.optimizer = muon ? Optimizer::normuon : Optimizer::adamw;
         return model.update(at_step(params, step));
     }
     // Masters, moments and the parameters that the layers read.

@@ -1,4 +1,4 @@
-// Compares Muon on Cuda with Reference, in fp32 and with bf16 matmuls: in the emulator or on a GPU.
+// Compares Muon and NorMuon on Cuda with Reference, in fp32 and with bf16 matmuls: in the emulator or on a GPU.
 #include "layers/muon.cuh"
 
 #include "dev/test/cuda/cuda_check.h"
@@ -7,23 +7,38 @@ namespace {
 
 struct Matrix {
     Matrix(Cuda& dev, int64_t r, int64_t c)
-        : rows(r), cols(c), param(dev, uniform(r * c)), momentum(dev, uniform(r * c)), grad(dev, uniform(r * c)) {}
+        : rows(r),
+          cols(c),
+          param(dev, uniform(r * c)),
+          momentum(dev, uniform(r * c)),
+          grad(dev, uniform(r * c)),
+          squares(dev, past_squares(r, c)) {}
+    // NorMuon's, unless it is Muon.
     template <class Device>
-    auto on(Device& dev) {
-        return MuonMatrix<typename Device::scalar>{param.on(dev), momentum.on(dev), grad.on(dev), rows, cols};
+    auto on(Device& dev, bool normuon = true) {
+        return MuonMatrix<typename Device::scalar>{
+            param.on(dev), momentum.on(dev), grad.on(dev), rows, cols, normuon ? squares.on(dev) : nullptr};
     }
+    // Means of squares as an orthogonal matrix has them, some of them much smaller.
+    static std::vector<double> past_squares(int64_t r, int64_t c) {
+        std::vector<double> means = uniform(std::max(r, c));
+        for (double& mean : means) mean = std::pow(mean, 4) / static_cast<double>(std::max(r, c));
+        return means;
+    }
+    int64_t neurons() const { return std::max(rows, cols); }
     int64_t rows, cols;
-    CudaTensor<float> param, momentum, grad;
+    CudaTensor<float> param, momentum, grad, squares;
 };
 
 const UpdateParams settings{.weight_decay = 0.3, .muon_lr = 0.05, .momentum = 0.9};
-const std::pair<int64_t, int64_t> shapes[] = {{1, 1},   {1, 7},   {9, 1},   {5, 5},    {16, 16},
-                                              {47, 49}, {49, 47}, {96, 33}, {31, 160}, {64, 24}};
+const std::pair<int64_t, int64_t> shapes[] = {{1, 1},   {1, 7},   {9, 1},    {5, 5},   {16, 16},  {47, 49},
+                                              {49, 47}, {96, 33}, {31, 160}, {64, 24}, {130, 300}};
 
 TEST(CudaMuon, AgreesWithReference) {
-    for (const bool bf16_matmuls : {false, true})
+    for (const auto& [bf16_matmuls, normuon] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
         for (const auto& [rows, cols] : shapes) {
-            SCOPED_TRACE(testing::Message() << rows << " x " << cols << (bf16_matmuls ? ", bf16" : ""));
+            SCOPED_TRACE(testing::Message()
+                         << rows << " x " << cols << (bf16_matmuls ? ", bf16" : "") << (normuon ? ", NorMuon" : ""));
             Cuda dev;
             dev.bf16_matmuls = bf16_matmuls;
             Reference<double> reference;
@@ -31,8 +46,8 @@ TEST(CudaMuon, AgreesWithReference) {
             const StepStatus quartered{.grad_scale = 0.25, .apply = 1};
             const auto status = copied(dev, quartered);
             const std::vector<double> before = w.param.exact;
-            muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
-            muon_update(reference, {w.on(reference)}, &settings, &quartered);
+            muon_update(dev, {w.on(dev, normuon)}, copied(dev, settings).get(), status.get());
+            muon_update(reference, {w.on(reference, normuon)}, &settings, &quartered);
             w.momentum.expect_close("momentum", [](int64_t) { return 3 * roundoff; });
             // The error of the step's direction, relative to its norm. fp32: each of five steps multiplies an error in
             // a small singular value by up to 3.4; 3.4^5 = 480 roundings. bf16: the last step adds terms of 3.4, 4.8
@@ -45,6 +60,9 @@ TEST(CudaMuon, AgreesWithReference) {
                 error += std::pow(static_cast<double>(got[i]) - w.param.exact[i], 2), size += step * step;
             }
             EXPECT_LE(std::sqrt(error / size), bf16_matmuls ? 16 * 0x1p-9 : 480 * roundoff);
+            w.squares.expect_close("squares", [&](int64_t) {  // means of X²: twice the relative error of its values
+                return 2 * (bf16_matmuls ? 16 * 0x1p-9 : 480 * roundoff) * 3.5 / static_cast<double>(w.neurons());
+            });
         }
 }
 
@@ -62,7 +80,8 @@ TEST(CudaMuon, TheSameBitsInEveryOrder) {
             muon_update(dev, {a.on(dev), b.on(dev), {param.on(dev), momentum.on(dev), grad.on(dev), 5, 7}},
                         copied(dev, settings).get(), status.get());
             std::vector<float> all;
-            for (const CudaTensor<float>* t : {&a.param, &a.momentum, &b.param, &b.momentum, &param, &momentum}) {
+            for (const CudaTensor<float>* t :
+                 {&a.param, &a.momentum, &a.squares, &b.param, &b.momentum, &b.squares, &param, &momentum}) {
                 const std::vector<float> x = t->values();
                 all.insert(all.end(), x.begin(), x.end());
             }
@@ -74,18 +93,20 @@ TEST(CudaMuon, LeftOutWhereTheStepIsNotApplied) {
     Cuda dev;
     Matrix w(dev, 12, 20);
     w.grad = CudaTensor<float>(dev, nans(12 * 20));
-    const std::vector<float> param = w.param.values(), momentum = w.momentum.values();
+    const std::vector<float> param = w.param.values(), momentum = w.momentum.values(), squares = w.squares.values();
     const auto status = copied(dev, StepStatus{0, 0, nan64, 0});
     muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
     EXPECT_EQ(w.param.values(), param);
     EXPECT_EQ(w.momentum.values(), momentum);
+    EXPECT_EQ(w.squares.values(), squares);
 }
 
 TEST(CudaMuon, AZeroGradientOnlyDecays) {
     Cuda dev;
     Matrix w(dev, 6, 40);
     w.grad = CudaTensor<float>(dev, std::vector<double>(240)),
-    w.momentum = CudaTensor<float>(dev, std::vector<double>(240));
+    w.momentum = CudaTensor<float>(dev, std::vector<double>(240)),
+    w.squares = CudaTensor<float>(dev, std::vector<double>(40));
     const auto status = copied(dev, StepStatus{0, 0, 1, 1});
     muon_update(dev, {w.on(dev)}, copied(dev, settings).get(), status.get());
     const std::vector<float> got = w.param.values();

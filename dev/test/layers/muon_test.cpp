@@ -1,4 +1,5 @@
-// Muon: Cpu against Reference over shapes, its symmetric products, the same bits for any number of threads, NaN.
+// Muon and NorMuon: Cpu against Reference over shapes, its symmetric products, the same bits for any number of threads,
+// NaN.
 #include "layers/muon_cpu.h"
 
 #include "dev/test/layers/layer_check.h"
@@ -8,13 +9,21 @@ namespace {
 struct Matrix {
     Matrix(int64_t r, int64_t c) : Matrix(r, c, uniform(r * c), uniform(r * c)) {}
     Matrix(int64_t r, int64_t c, const std::vector<double>& m, const std::vector<double>& g)
-        : rows(r), cols(c), param(uniform(r * c)), momentum(m), grad(g) {}
+        : rows(r), cols(c), param(uniform(r * c)), momentum(m), grad(g), squares(past_squares(r, c)) {}
     template <class Device>
     auto on(Device& dev) {
-        return MuonMatrix<typename Device::scalar>{param.on(dev), momentum.on(dev), grad.on(dev), rows, cols};
+        return MuonMatrix<typename Device::scalar>{
+            param.on(dev), momentum.on(dev), grad.on(dev), rows, cols, normuon ? squares.on(dev) : nullptr};
+    }
+    // Means of squares as an orthogonal matrix has them, some of them much smaller.
+    static std::vector<double> past_squares(int64_t r, int64_t c) {
+        std::vector<double> means = uniform(std::max(r, c));
+        for (double& mean : means) mean = std::pow(mean, 4) / static_cast<double>(std::max(r, c));
+        return means;
     }
     int64_t rows, cols;
-    Values param, momentum, grad;
+    Values param, momentum, grad, squares;
+    bool normuon = false;
 };
 
 const UpdateParams settings{.weight_decay = 0.3, .muon_lr = 0.05, .momentum = 0.9};
@@ -32,9 +41,13 @@ void expect_close(Matrix& w) {
     // Each of five steps multiplies an error in a small singular value by up to 3.4: 3.4^5 = 480 roundings of the step.
     w.param.expect_close("param", 32 * roundoff);
     w.momentum.expect_close("momentum", 3 * roundoff);
+    // The mean of an orthogonal matrix's squares, with twice the relative error of its values.
+    for (double& square : w.squares.magnitude) square = 3.5 / static_cast<double>(std::max(w.rows, w.cols));
+    w.squares.expect_close("squares", 64 * roundoff);
 }
 
-void expect_as_reference(Matrix& w) {
+void expect_as_reference(Matrix& w, bool normuon = false) {
+    w.normuon = normuon;
     Cpu cpu = cpu_with_stale_scratch();
     Reference<double> reference;
     update(cpu, {w.on(cpu)}, 0.25);
@@ -52,9 +65,11 @@ TEST(MuonLayer, CpuAgreesWithReference) {
                                      {49, 47},
                                      {96, 33},
                                      {31, 160}}) {
-        SCOPED_TRACE(testing::PrintToString(std::pair{rows, cols}));
-        Matrix w(rows, cols);
-        expect_as_reference(w);
+        for (const bool normuon : {false, true}) {
+            SCOPED_TRACE(testing::PrintToString(std::tuple{rows, cols, normuon}));
+            Matrix w(rows, cols);
+            expect_as_reference(w, normuon);
+        }
     }
 }
 
@@ -138,13 +153,17 @@ TEST(MuonLayer, TheLowerPartHasTheBitsOfTheWholeProduct) {
 }
 
 TEST(MuonLayer, AZeroGradientOnlyDecays) {
-    Cpu cpu;
-    Matrix w(6, 40);
-    std::fill_n(w.grad.on(cpu), w.grad.size(), 0.0f);
-    std::fill_n(w.momentum.on(cpu), w.momentum.size(), 0.0f);
-    update(cpu, {w.on(cpu)}, 1.0);
-    for (int64_t i = 0; i < w.param.size(); ++i)
-        EXPECT_NEAR(static_cast<double>(w.param.on(cpu)[i]), w.param[i] * (1 - 0.05 * 0.3), 1e-7);
+    for (const bool normuon : {false, true}) {
+        Cpu cpu;
+        Matrix w(6, 40);
+        w.normuon = normuon;
+        std::fill_n(w.grad.on(cpu), w.grad.size(), 0.0f);
+        std::fill_n(w.momentum.on(cpu), w.momentum.size(), 0.0f);
+        std::fill_n(w.squares.on(cpu), w.squares.size(), 0.0f);
+        update(cpu, {w.on(cpu)}, 1.0);
+        for (int64_t i = 0; i < w.param.size(); ++i)
+            EXPECT_NEAR(static_cast<double>(w.param.on(cpu)[i]), w.param[i] * (1 - 0.05 * 0.3), 1e-7);
+    }
 }
 
 TEST(MuonLayer, SameBitsForAnyNumberOfThreads) {
@@ -157,9 +176,12 @@ TEST(MuonLayer, SameBitsForAnyNumberOfThreads) {
         std::vector<MuonMatrix<float>> updates;
         std::vector<float> bits;
         for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 32}, {30, 50}, {48, 48}, {32, 64}, {7, 3}})
-            matrices.push_back(std::make_unique<Matrix>(rows, cols)), updates.push_back(matrices.back()->on(cpu));
+            matrices.push_back(std::make_unique<Matrix>(rows, cols)), matrices.back()->normuon = rows != 48,
+                                                                      updates.push_back(matrices.back()->on(cpu));
         update(cpu, updates, 0.5);
-        for (const auto& w : matrices) bits.insert(bits.end(), w->param.on(cpu), w->param.on(cpu) + w->param.size());
+        for (const auto& w : matrices)
+            for (Values* values : {&w->param, &w->squares})
+                bits.insert(bits.end(), values->on(cpu), values->on(cpu) + values->size());
         results.push_back(bits);
     }
     omp_set_num_threads(omp_get_num_procs());
@@ -171,6 +193,7 @@ TEST(MuonLayer, NaNStaysInItsMatrixAndShows) {
     Cpu cpu;
     Matrix sick(8, 9), well(9, 8);
     sick.grad.on(cpu)[13] = NAN;
+    sick.normuon = well.normuon = true;
     update(cpu, {sick.on(cpu), well.on(cpu)}, 1.0);
     EXPECT_TRUE(std::isnan(sick.param.on(cpu)[0]));
     for (int64_t i = 0; i < well.param.size(); ++i) EXPECT_TRUE(std::isfinite(well.param.on(cpu)[i]));

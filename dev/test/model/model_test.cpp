@@ -406,7 +406,7 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
     Trial<Exact> t(small, random_parameters(small.config));
     GPT2<Exact>& model = t.model;
     const Batch batch(small);
-    const UpdateParams params{.lr = 0.01, .weight_decay = 0.1, .use_muon = true, .muon_lr = 0.05};
+    const UpdateParams params{.lr = 0.01, .weight_decay = 0.1, .optimizer = Optimizer::muon, .muon_lr = 0.05};
     const StepStatus unclipped{.grad_scale = 1, .apply = 1};
     for (int64_t step = 1; step <= 2; ++step) {  // the second has momentum from the first
         model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);

@@ -30,7 +30,7 @@ void use(GPT2<Cpu>& model, const Case& c) {
     const std::vector<int32_t> x(static_cast<size_t>(c.B * c.T), 3);
     if (model.policy != ActivationPolicy::inference) {
         model.forward_backward(x.data(), x.data(), c.B, c.T, 1);
-        model.update(at_step({.use_muon = c.muon, .clip = 1}, 1));
+        model.update(at_step({.optimizer = c.muon ? Optimizer::normuon : Optimizer::adamw, .clip = 1}, 1));
     }
     model.evaluate(x.data(), x.data(), c.B, c.T);
     model.evaluate(x.data(), x.data(), std::max<int64_t>(1, c.B - 1), c.T - 1);

@@ -141,8 +141,11 @@ TEST(Ranks, TrainTheModelOfOneProcess) {
                 model.forward_backward(x.data(), x.data() + 1, B, T, 1.0 / (shards * B * T));
                 model.end_shard(s);
             }
-            const StepResult result =
-                model.update(at_step({.lr = 0.01, .weight_decay = 0.1, .use_muon = muon, .clip = 0.5}, step));
+            const StepResult result = model.update(at_step({.lr = 0.01,
+                                                            .weight_decay = 0.1,
+                                                            .optimizer = muon ? Optimizer::normuon : Optimizer::adamw,
+                                                            .clip = 0.5},
+                                                           step));
             results.push_back(result.loss), results.push_back(result.grad_norm);
         }
         results.insert(results.end(), model.parameters.get(), model.parameters.get() + table.size);

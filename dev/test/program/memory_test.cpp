@@ -53,6 +53,9 @@ TEST_F(Memory, IsPlannedForMuon) {
     }
 }
 
+// Its squares touch a page of each matrix.
+TEST_F(Memory, IsPlannedForNorMuon) { expect_planned(training("normuon", wide("normuon", 2))); }
+
 TEST_F(Memory, IsPlannedForAdamW) {
     for (const int threads : {2, 48}) {
         SCOPED_TRACE(threads);

@@ -168,7 +168,7 @@ TEST(Options, Contradictions) {
     EXPECT_TRUE(contains(error_of({"--channels", "130"}), "--channels: 130 is not a multiple of --heads 4; change"));
     EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "--warmup: 4000 is more than --steps 3000; change"));
     EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}),
-                         "--muon-lr: is for --optimizer muon, not adamw;"));
+                         "--muon-lr: is for --optimizer muon and normuon, not adamw;"));
     EXPECT_TRUE(contains(error_of({"--resume", "--init", "x"}), "--init: cannot be used with --resume; leave one"));
     for (const std::string shape : {"--layers", "--heads", "--channels", "--context", "--vocab"})
         EXPECT_EQ(error_of({"--init", "x", shape.c_str(), "8"}),
@@ -194,9 +194,9 @@ TEST(Options, Contradictions) {
 
 TEST(Options, HelpShowsEveryOptionWithItsRangeAndDefault) {
     const std::string all = help_of({"--help"});
-    for (const char* part :
-         {"--batch N", "[1 to 65536; default: tiny 16, others 4]", "--layers N", "d48 48", "--optimizer adamw|muon",
-          "train_gpt2 convert IN OUT", "--bf16", "--top-k K", "[default: out/tiny]", "maximum norm (0: off)"})
+    for (const char* part : {"--batch N", "[1 to 65536; default: tiny 16, others 4]", "--layers N", "d48 48",
+                             "--optimizer adamw|muon|normuon", "train_gpt2 convert IN OUT", "--bf16", "--top-k K",
+                             "[default: out/tiny]", "maximum norm (0: off)"})
         EXPECT_TRUE(contains(all, part)) << part;
     const std::string generate = help_of({"generate", "--help"});
     EXPECT_TRUE(contains(generate, "--temperature T"));
@@ -320,7 +320,8 @@ TEST(Options, ResumeRefusesAnotherModel) {
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"mixup": 0.1})"), "mixup is not an option"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"batch": [56]})"), "--batch: invalid value [56]"))
         << "bytes are for paths";
-    EXPECT_TRUE(contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: no value; choose adamw or muon"));
+    EXPECT_TRUE(
+        contains(resume({"--resume"}, R"({"optimizer": ""})"), "--optimizer: no value; choose adamw, muon or normuon"));
     EXPECT_TRUE(contains(resume({"--resume"}, R"({"data": ""})"), "--data: no value; give PATH"));
 }
 

@@ -186,7 +186,7 @@ TEST_F(RanksOfMpi, ShareTokenShards) {
 
 TEST_F(RanksOfMpi, ResumeOnAnotherNumberOfRanks) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
-    for (const std::string optimizer : {"adamw", "muon"}) {
+    for (const std::string optimizer : {"adamw", "normuon"}) {
         const Args options = odd({{"optimizer", optimizer}, {"save-every", "2"}, {"schedule", "constant"}});
         start_with(0);
         train(optimizer, [&] {
@@ -504,9 +504,9 @@ TEST_F(RanksOfCuda, KeepTheBestModelOfOneProcess) {
     EXPECT_TRUE(read_bytes(at("one/best/model.safetensors")) == read_bytes(at("two/best/model.safetensors")));
 }
 
-TEST_F(RanksOfCuda, ShareMuonInFp32) {
+TEST_F(RanksOfCuda, ShareNorMuonInFp32) {
     if (is_sanitized()) GTEST_SKIP() << "takes long with the sanitizers";
-    const Args options = {{"optimizer", "muon"}, {"dtype", "fp32"}, {"steps", "2"}, {"eval-every", "2"}};
+    const Args options = {{"optimizer", "normuon"}, {"dtype", "fp32"}, {"steps", "2"}, {"eval-every", "2"}};
     start_with(0);
     expect_done(small("one", options));
     start_with(4);

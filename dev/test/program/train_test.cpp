@@ -154,14 +154,14 @@ TEST_F(Train, WritesAnEventFileForTensorBoardAndResumeAnother) {
 }
 
 TEST_F(Train, SameBitsForAnyNumberOfThreads) {
-    for (const std::string optimizer : {"adamw", "muon"}) {
+    for (const std::string optimizer : {"adamw", "normuon"}) {
         train(optimizer, with(odd, {{"threads", "1"}, {"optimizer", optimizer}}));
         for (const char* threads : {"2", "3", "4"}) {
             train(optimizer + threads, with(odd, {{"threads", threads}, {"optimizer", optimizer}}));
             expect_same_run(optimizer, optimizer + threads);
         }
     }
-    EXPECT_NE(parameters_of("adamw"), parameters_of("muon"));
+    EXPECT_NE(parameters_of("adamw"), parameters_of("normuon"));
 }
 
 TEST_F(Train, AnotherSeedIsAnotherRun) {
@@ -199,7 +199,7 @@ TEST_F(Train, Bf16MatmulsLearnTheSame) {
 }
 
 TEST_F(Train, ResumedIsAsUnbroken) {
-    for (const std::string optimizer : {"adamw", "muon"}) {
+    for (const std::string optimizer : {"adamw", "muon", "normuon"}) {
         const std::string dropout = optimizer == "muon" ? "0.1" : "0";
         train(optimizer, with(odd, {{"threads", "2"}, {"optimizer", optimizer}, {"dropout", dropout}}));
         for (const char* threads : {"1", "2", "3"}) {
