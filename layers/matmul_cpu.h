@@ -9,9 +9,8 @@
 inline void matmul_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias, int64_t N,
                            int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_forward", 2 * prod(N, C, OC), 0);
-    const auto add_bias = [=](int64_t n, int64_t o, int64_t left) {
-        float* const x = out + n * OC + o;
-        simd::store_n(x, simd::load_n(x, left) + simd::load_n(bias + o, left), left);
+    const auto add_bias = [=](int64_t n, int64_t o, int64_t left, const float* sums) {
+        simd::store_n(out + n * OC + o, simd::load_n(sums, left) + simd::load_n(bias + o, left), left);
     };
     gemm::matmul_weights(dev, N, OC, C, inp, weight, out, bias ? gemm::EpilogueRef(add_bias) : gemm::EpilogueRef());
 }
@@ -44,10 +43,10 @@ inline void matmul_gelu_forward(Cpu& dev, float* out, float* pre, const float* i
                                 const float* bias, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_gelu_forward", 2 * prod(N, C, OC), 0);
     const bool streaming = should_stream(out, N, OC);
-    gemm::matmul_weights(dev, N, OC, C, inp, weight, pre, [=](int64_t n, int64_t o, int64_t left) {
+    gemm::matmul_weights(dev, N, OC, C, inp, weight, pre, [=](int64_t n, int64_t o, int64_t left, const float* sums) {
         const int64_t at = n * OC + o;
         if (!streaming) prefetch_line<Access::write>(out + at + gemm::NR);
-        const simd::vfloat x = simd::load_n(pre + at, left) + simd::load_n(bias + o, left);
+        const simd::vfloat x = simd::load_n(sums, left) + simd::load_n(bias + o, left);
         store_row(out + at, gelu(x), left, streaming);
         simd::store_n(pre + at, x, left);
     });
@@ -62,12 +61,12 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
         const Timed timed(dev, "matmul_gelu_backward_input", 2 * prod(N, C, OC), 0);
         using enum gemm::Order;
         gemm::matmul<k_last, k_first>(dev, N, C, OC, dout, OC, weight, C, dpre, C, gemm::Store::set,
-                                      [=](int64_t n, int64_t c, int64_t left) {
-                                          float *const x = pre + n * C + c, *const sum = dpre + n * C + c;
+                                      [=](int64_t n, int64_t c, int64_t left, const float* sums) {
+                                          float* const x = pre + n * C + c;
                                           prefetch_line(x + gemm::NR);
                                           const auto [value, derivative] = gelu_parts(simd::load_n(x, left));
                                           if (!inp) simd::store_n(x, value, left);
-                                          simd::store_n(sum, simd::load_n(sum, left) * derivative, left);
+                                          simd::store_n(dpre + n * C + c, simd::load_n(sums, left) * derivative, left);
                                       });
     }
     matmul_backward_weight(dev, dweight, dbias, dout, inp ? inp : pre, N, C, OC, accumulate);
@@ -77,10 +76,10 @@ inline void matmul_gelu_backward(Cpu& dev, float* dpre, float* dweight, float* d
 inline void matmul_residual_forward(Cpu& dev, float* out, const float* inp, const float* weight, const float* bias,
                                     const float* residual, int64_t N, int64_t C, int64_t OC) {
     const Timed timed(dev, "matmul_residual_forward", 2 * prod(N, C, OC), 0);
-    gemm::matmul_weights(dev, N, OC, C, inp, weight, out, [=](int64_t n, int64_t o, int64_t left) {
+    gemm::matmul_weights(dev, N, OC, C, inp, weight, out, [=](int64_t n, int64_t o, int64_t left, const float* sums) {
         const int64_t at = n * OC + o;
         prefetch_line(residual + at + gemm::NR);
-        const simd::vfloat sum = simd::load_n(out + at, left) + simd::load_n(bias + o, left);
+        const simd::vfloat sum = simd::load_n(sums, left) + simd::load_n(bias + o, left);
         simd::store_n(out + at, simd::load_n(residual + at, left) + sum, left);
     });
 }

@@ -92,8 +92,9 @@ inline double peak_of_kind(gemm::Bf16Pairs, Effort effort) {
             alignas(64) float a[K * MR] = {}, b[K * NR] = {}, c[MR * NR] = {};
             const TileKernel compute = tile_kernel<Order::k_first, NV, Bf16Pairs>(MR);
             for (int64_t r = 0; r < rounds; ++r) {
+                // Otherwise the compiler would compute with the zeros itself, or merge the rounds.
+                asm volatile("" ::"r"(a), "r"(b), "r"(c) : "memory");
                 compute(K, a, MR, b, c, NR, Store::add, NR, {});
-                asm volatile("" ::: "memory");  // otherwise the compiler would merge the rounds
             }
             return c[0] == 0 ? 4.0 * MR * NR * K * rounds : 0;
         },

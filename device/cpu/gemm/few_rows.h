@@ -142,7 +142,7 @@ void few_rows_block(int64_t M, Range columns, int64_t K, const Rows& a, const We
         while (M > 1 && n + with_more <= end) n = compute(with_more, n);
         while (n < end) n = compute(std::integral_constant<int, 1>(), n);
         scale_columns(M, end - begin, a, b.from(begin), c + begin, ldc);
-        epilogue({0, M}, begin, end - begin);
+        epilogue({0, M}, begin, end - begin, c + begin, ldc);
     }
 }
 

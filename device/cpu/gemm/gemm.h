@@ -19,25 +19,29 @@
 
 namespace gemm {
 
-// A reference to an epilogue, a function f(m, n, left) that is called for each vector of each finished tile while the
-// tile is in L1: C[m][n …] holds the result of the GEMM, in `left` lanes (W or fewer). It is called for all rows of a
-// vector of columns before the next one, so that what depends on the columns only, and constants, stay in registers. f
-// must outlive the GEMM.
+// A reference to an epilogue, a function f(m, n, left, sums) that is called for each vector of each finished tile while
+// the tile is in L1: `sums` holds the result of the GEMM for C[m][n …], in `left` lanes (W or fewer), and f writes C.
+// It is called for all rows of a vector of columns before the next one, so that what depends on the columns only, and
+// constants, stay in registers. f must outlive the GEMM.
 class EpilogueRef {
 public:
     EpilogueRef() = default;
     template <class F>
     EpilogueRef(const F& f)
-        : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes) {
+        : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes, const float* sums, int64_t ld) {
               const F& f_of = *static_cast<const F*>(p);
               int64_t i = 0;
               for (; i + W <= lanes; i += W)
-                  for (int64_t m = rows.begin; m < rows.end; ++m) f_of(m, n + i, int64_t{W});
+                  for (int64_t m = rows.begin; m < rows.end; ++m)
+                      f_of(m, n + i, int64_t{W}, sums + (m - rows.begin) * ld + i);
               if (i < lanes)
-                  for (int64_t m = rows.begin; m < rows.end; ++m) f_of(m, n + i, lanes - i);
+                  for (int64_t m = rows.begin; m < rows.end; ++m)
+                      f_of(m, n + i, lanes - i, sums + (m - rows.begin) * ld + i);
           }) {}
-    void operator()(Range rows, int64_t n, int64_t lanes) const {
-        if (f_) call_(f_, rows, first_column_ + n, lanes);
+    explicit operator bool() const { return f_; }
+    // For the rows and `lanes` columns from n on. sums has rows of ld floats, and may be C itself.
+    void operator()(Range rows, int64_t n, int64_t lanes, const float* sums, int64_t ld) const {
+        if (f_) call_(f_, rows, first_column_ + n, lanes, sums, ld);
     }
     // The epilogue of a GEMM that computes C's columns from n on.
     EpilogueRef from_column(int64_t n) const {
@@ -49,7 +53,7 @@ public:
 private:
     const void* f_ = nullptr;
     int64_t first_column_ = 0;
-    void (*call_)(const void*, Range, int64_t, int64_t) = nullptr;
+    void (*call_)(const void*, Range, int64_t, int64_t, const float*, int64_t) = nullptr;
 };
 
 // The position of the loops over columns and K: over blocks of columns, in each of them over blocks of words of K, and
@@ -161,13 +165,20 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
             const int64_t columns_end = part == Part::lower ? std::min(group.end, m + tile_rows) : group.end;
             for (int64_t n = group.begin; n < columns_end; n += NR) {
                 const int64_t lanes = std::min<int64_t>(NR, group.end - n), needed = std::min(lanes, columns_end - n);
-                PrefetchLines prefetches;
+                float* const c_tile = c + m * ldc + n;
+                PrefetchLines prefetches = store == Store::stream ? PrefetchLines() : PrefetchLines(c_tile, ldc);
                 of_a.add_share(prefetches);
                 of_b.add_share(prefetches);
+                // In L1 the lines of C's rows often exclude each other. An epilogue that finds the sums beside C writes
+                // each line once, and GELU takes half as long.
+                const bool beside = epilogue && place.is_first_k() && place.is_last_k();
+                alignas(64) float sums[max_tile];
+                float* const out = beside ? sums : c_tile;
+                const int64_t ld_out = beside ? NR : ldc;
                 const TileKernel compute = kernel_for<A, Words>(tile_rows, needed, lanes);
-                compute(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), c + m * ldc + n, ldc,
+                compute(w.size(), tile_a, tile_lda, panels + (n - group.begin) * w.size(), out, ld_out,
                         place.is_first_k() ? store : Store::add, lanes, prefetches);
-                if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes);
+                if (place.is_last_k()) epilogue({m, m + tile_rows}, n, lanes, out, ld_out);
             }
         }
     }

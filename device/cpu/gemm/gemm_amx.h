@@ -202,7 +202,8 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
         } finished;  // rows of a block of C that wait for the epilogue
         const auto finish_row = [&] {
             if (finished.row == finished.end) return;
-            epilogue({finished.row, finished.row + 1}, finished.column, finished.width);
+            epilogue({finished.row, finished.row + 1}, finished.column, finished.width,
+                     c + finished.row * ldc + finished.column, ldc);
             ++finished.row;
         };
         pack_a(0).pack_all();

@@ -13,12 +13,19 @@ class PrefetchLines {
 public:
     static constexpr int64_t step = 8;  // from one k, in words, to the next
 
+    PrefetchLines() = default;
+    // The tile's part of C, c with rows of ldc, is prefetched as well, to be written.
+    PrefetchLines(const float* c, int64_t ldc) : c_(c), ldc_(ldc) {}
+
     // Adds x + k * stride for k = 0, step, …; lines that do not fit are left out.
     void add(const float* x, int64_t stride) {
         if (count_ < most) lines_[count_++] = {x, stride};
     }
     void issue(int64_t k) const {
         for (int i = 0; i < count_; ++i) prefetch_line(lines_[i].x + k * lines_[i].stride);
+    }
+    [[gnu::always_inline]] void issue_row_of_c(int64_t row, int64_t floats) const {
+        if (c_) prefetch_range<Access::write>(c_ + row * ldc_, floats);
     }
 
 private:
@@ -28,6 +35,8 @@ private:
         int64_t stride;
     } lines_[most];
     int count_ = 0;
+    const float* c_ = nullptr;
+    int64_t ldc_ = 0;
 };
 
 // Prefetch schedule for the data that the next `tiles` tiles will leave to the ones after them: n rows of A or columns

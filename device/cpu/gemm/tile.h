@@ -13,7 +13,7 @@
 namespace gemm {
 
 // c (M,lanes) [+]= A (M,K) · the first NV vectors of each row of panel (K,PV vectors), K in words; ldc is c's row
-// length. c's cache lines are prefetched too, unless its stores bypass the caches.
+// length.
 template <class Words, int M, int NV, int PV, Order A>
 void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, float* c, int64_t ldc, Store how,
                    int64_t lanes, const PrefetchLines& prefetches) {
@@ -34,9 +34,8 @@ void multiply_tile(int64_t K, const float* a, int64_t lda, const float* panel, f
         }
     };
     int64_t k = 0;
-    for (int row = how == Store::stream ? M : 0; k + PrefetchLines::step <= K; k += PrefetchLines::step) {
-        for (const int two = row + 2; row < std::min(two, M); ++row)
-            for (int j = 0; j < NV; ++j) prefetch_line<Access::write>(c + row * ldc + j * W);
+    for (int row = 0; k + PrefetchLines::step <= K; k += PrefetchLines::step) {
+        for (const int two = row + 2; row < std::min(two, M); ++row) prefetches.issue_row_of_c(row, NV * W);
         prefetches.issue(k);
 #pragma GCC unroll 8
         for (int u = 0; u < PrefetchLines::step; ++u) step(k + u);
