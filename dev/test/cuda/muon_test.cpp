@@ -12,18 +12,12 @@ struct Matrix {
           param(dev, uniform(r * c)),
           momentum(dev, uniform(r * c)),
           grad(dev, uniform(r * c)),
-          squares(dev, past_squares(r, c)) {}
+          squares(dev, neuron_squares(r, c)) {}
     // NorMuon's, unless it is Muon.
     template <class Device>
     auto on(Device& dev, bool normuon = true) {
         return MuonMatrix<typename Device::scalar>{
             param.on(dev), momentum.on(dev), grad.on(dev), rows, cols, normuon ? squares.on(dev) : nullptr};
-    }
-    // Means of squares as an orthogonal matrix has them, some of them much smaller.
-    static std::vector<double> past_squares(int64_t r, int64_t c) {
-        std::vector<double> means = uniform(std::max(r, c));
-        for (double& mean : means) mean = std::pow(mean, 4) / static_cast<double>(std::max(r, c));
-        return means;
     }
     int64_t neurons() const { return std::max(rows, cols); }
     int64_t rows, cols;

@@ -31,6 +31,13 @@ inline std::vector<double> uniform(int64_t n, double size = 1) {
     return x;
 }
 
+// Means of squares as the rows or columns of an orthogonal matrix have them, some of them much smaller.
+inline std::vector<double> neuron_squares(int64_t rows, int64_t cols) {
+    std::vector<double> means = uniform(std::max(rows, cols));
+    for (double& mean : means) mean = std::pow(mean, 4) / static_cast<double>(std::max(rows, cols));
+    return means;
+}
+
 // Floats between NaNs and an inaccessible page, which follows them. A result that reads one of the NaNs is NaN, and the
 // destructor checks that none was written. If the number of floats is a multiple of a vector, they start on a vector's
 // boundary, otherwise not, as tensors in a flat buffer may.

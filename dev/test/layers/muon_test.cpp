@@ -9,17 +9,11 @@ namespace {
 struct Matrix {
     Matrix(int64_t r, int64_t c) : Matrix(r, c, uniform(r * c), uniform(r * c)) {}
     Matrix(int64_t r, int64_t c, const std::vector<double>& m, const std::vector<double>& g)
-        : rows(r), cols(c), param(uniform(r * c)), momentum(m), grad(g), squares(past_squares(r, c)) {}
+        : rows(r), cols(c), param(uniform(r * c)), momentum(m), grad(g), squares(neuron_squares(r, c)) {}
     template <class Device>
     auto on(Device& dev) {
         return MuonMatrix<typename Device::scalar>{
             param.on(dev), momentum.on(dev), grad.on(dev), rows, cols, normuon ? squares.on(dev) : nullptr};
-    }
-    // Means of squares as an orthogonal matrix has them, some of them much smaller.
-    static std::vector<double> past_squares(int64_t r, int64_t c) {
-        std::vector<double> means = uniform(std::max(r, c));
-        for (double& mean : means) mean = std::pow(mean, 4) / static_cast<double>(std::max(r, c));
-        return means;
     }
     int64_t rows, cols;
     Values param, momentum, grad, squares;
