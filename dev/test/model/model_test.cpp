@@ -402,11 +402,11 @@ TEST(Model, UpdateDecaysMatricesOnlyAndClearsGradients) {
 
 // Compares the update with one from each matrix's own gradient and moments: in the model the matrices are slices of
 // three flat buffers.
-TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
+void expect_own_updates(Optimizer optimizer) {
     Trial<Exact> t(small, random_parameters(small.config));
     GPT2<Exact>& model = t.model;
     const Batch batch(small);
-    const UpdateParams params{.lr = 0.01, .weight_decay = 0.1, .optimizer = Optimizer::muon, .muon_lr = 0.05};
+    const UpdateParams params{.lr = 0.01, .weight_decay = 0.1, .optimizer = optimizer, .muon_lr = 0.05};
     const StepStatus unclipped{.grad_scale = 1, .apply = 1};
     for (int64_t step = 1; step <= 2; ++step) {  // the second has momentum from the first
         model.forward_backward(batch.x.data(), batch.y.data(), small.B, small.T, 1);
@@ -417,10 +417,12 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
         for (const Parameter& p : model.table.rows)
             for (int64_t l = 0; p.muon() && l < p.copies; ++l) {
                 std::vector<double> weight = values(model.parameters.get(), p, l), m = values(model.m.get(), p, l),
+                                    squares = values(model.v.get(), p, l),
                                     gradient = values(model.gradients.get(), p, l);
                 Exact dev;
-                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1]}}, &params,
-                            &unclipped);
+                double* const own_squares = optimizer == Optimizer::normuon ? squares.data() : nullptr;
+                muon_update(dev, {{weight.data(), m.data(), gradient.data(), p.shape[0], p.shape[1], own_squares}},
+                            &params, &unclipped);
                 expected[p.name + std::to_string(l)] = weight;
             }
         EXPECT_EQ(expected.size(), 4 * small.config.layers);
@@ -431,6 +433,8 @@ TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) {
                     << p.name << ", layer " << l << ", step " << step;
     }
 }
+TEST(Model, MuonUpdatesEachMatrixFromItsOwnGradient) { expect_own_updates(Optimizer::muon); }
+TEST(Model, NorMuonUpdatesEachMatrixFromItsOwnGradientAndSquares) { expect_own_updates(Optimizer::normuon); }
 
 TEST(Model, PaddingOfTheVocabularyStaysZero) {
     Trial<Cpu> t(small, random_parameters(small.config));

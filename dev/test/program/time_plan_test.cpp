@@ -36,6 +36,8 @@ TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
     const auto steps = std::ranges::find(chosen, "--steps");
     ASSERT_NE(steps, chosen.end());
     EXPECT_EQ(std::ranges::find(chosen, "--layers"), chosen.end()) << "given by hand";
+    const auto optimizer = std::ranges::find(chosen, "--optimizer");
+    EXPECT_TRUE(optimizer != chosen.end() && optimizer[1] == "normuon");
     EXPECT_EQ(std::ranges::find(chosen, "--matmul") != chosen.end(), gemm::has_bf16) << "what trains fastest";
     EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
 
@@ -144,8 +146,10 @@ TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
     Args args = small;
     args.erase("seq");
     args.insert({{"data", text}, {"out", at("run")}});
-    args["context"] = "24";
-    EXPECT_NE(expect_done(words("train", args)).find("context 24,"), std::string::npos);
+    args["context"] = "24", args["optimizer"] = "adamw";
+    const std::string printed = expect_done(words("train", args));
+    EXPECT_NE(printed.find("context 24,"), std::string::npos);
+    EXPECT_EQ(printed.find("normuon"), std::string::npos);
 }
 
 // Recipes for so short a time, and the default model, have a context of 128.
