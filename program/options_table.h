@@ -188,7 +188,7 @@ inline const std::vector<OptionRow> rows = {
     {"final-lr-frac", train, &O::final_lr_frac, "0.1", "FRACTION",
      "learning rate of the last step, as a fraction of the peak", 0, 1},
     {"optimizer", train | fixed, &O::optimizer, "tiny muon, others adamw", "adamw|muon|normuon",
-     "muon: Muon for the weight matrices of the blocks, AdamW for all other parameters; normuon: NorMuon for them"},
+     "for the weight matrices of the blocks; all other parameters have AdamW"},
     {"muon-lr", train, &O::muon_lr, "0.02", "RATE", "peak learning rate for the matrices that Muon updates", 0, 10},
     {"weight-decay", train, &O::weight_decay, "0.1", "RATE",
      "decoupled weight decay of matrices and embeddings; biases and LayerNorm have none", 0, 100},

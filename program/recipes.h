@@ -12,7 +12,7 @@
 struct Recipe {
     double flops;  // of the whole training, for which this is best
     int64_t layers, channels, context, batch, vocab;
-    double lr, muon_lr;
+    double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
     bool measured;  // false: the recipes before it, extended
     constexpr int64_t heads() const { return channels / 32; }
 };
@@ -20,18 +20,12 @@ struct Recipe {
 // From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 inline constexpr std::array recipes = {
-    Recipe{7e12, 4, 64, 128, 16, 1024, 0.003, 0.03, true},
-    Recipe{2.2e13, 4, 96, 128, 16, 1024, 0.003, 0.03, true},
-    Recipe{4.6e13, 6, 128, 128, 16, 1024, 0.003, 0.03, true},
-    Recipe{1.5e14, 4, 160, 256, 8, 2048, 0.003, 0.03, true},
-    Recipe{7e14, 6, 192, 256, 16, 2048, 0.003, 0.03, false},
-    Recipe{2.2e15, 6, 256, 256, 16, 4096, 0.002, 0.03, false},
-    Recipe{7e15, 8, 288, 512, 16, 8192, 0.002, 0.02, false},
-    Recipe{2.2e16, 8, 384, 512, 32, 8192, 0.002, 0.02, false},
-    Recipe{7e16, 8, 512, 512, 64, 16384, 0.001, 0.02, false},
-    Recipe{2.2e17, 12, 512, 1024, 64, 16384, 0.001, 0.02, false},
-    Recipe{7e17, 12, 640, 1024, 64, 32768, 0.001, 0.02, false},
-    Recipe{2.2e18, 12, 768, 1024, 64, 32768, 0.0006, 0.02, false},
+    Recipe{7e12, 4, 64, 128, 16, 1024, 0.003, true},      Recipe{2.2e13, 4, 96, 128, 16, 1024, 0.003, true},
+    Recipe{4.6e13, 6, 128, 128, 16, 1024, 0.003, true},   Recipe{1.5e14, 4, 160, 256, 8, 2048, 0.003, true},
+    Recipe{7e14, 6, 192, 256, 16, 2048, 0.003, false},    Recipe{2.2e15, 6, 256, 256, 16, 4096, 0.002, false},
+    Recipe{7e15, 8, 288, 512, 16, 8192, 0.002, false},    Recipe{2.2e16, 8, 384, 512, 32, 8192, 0.002, false},
+    Recipe{7e16, 8, 512, 512, 64, 16384, 0.001, false},   Recipe{2.2e17, 12, 512, 1024, 64, 16384, 0.001, false},
+    Recipe{7e17, 12, 640, 1024, 64, 32768, 0.001, false}, Recipe{2.2e18, 12, 768, 1024, 64, 32768, 0.0006, false},
 };
 
 // A recipe, and the operations that the machine does in the time of a run.

@@ -126,9 +126,9 @@ std::string expectation(double flops) {
     return losses;
 }
 
-// The model's shape and batch that a recipe names. Sequences are as long as the context, unless one of the two is
-// given.
-Choices shape_of(const Recipe& recipe, const Options& options) {
+// The model's shape, the batch and the optimizer that a recipe names. Sequences are as long as the context, unless one
+// of the two is given.
+Choices choices_of(const Recipe& recipe, const Options& options) {
     const int64_t longest = options.given("seq") ? std::max(recipe.context, options.seq) : recipe.context;
     const int64_t context = options.given("context") ? options.context : longest;
     return {{"layers", text(recipe.layers)},
@@ -136,7 +136,8 @@ Choices shape_of(const Recipe& recipe, const Options& options) {
             {"heads", text(recipe.heads())},
             {"context", text(context)},
             {"seq", text(std::min(context, recipe.context))},
-            {"batch", text(recipe.batch)}};
+            {"batch", text(recipe.batch)},
+            {"optimizer", "normuon"}};
 }
 
 }  // namespace
@@ -155,7 +156,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
-        Choices choices = shape_of(recipe, options);
+        Choices choices = choices_of(recipe, options);
         choices.emplace_back("vocab", text(recipe.vocab));
         trial.choose(choices);
         return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
@@ -172,9 +173,8 @@ void choose_recipe(Options& options, Ranks& ranks) {
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
-        for (const auto& choice : shape_of(recipe, options)) choices.push_back(choice);
+        for (const auto& choice : choices_of(recipe, options)) choices.push_back(choice);
         choices.emplace_back("lr", text(recipe.lr));
-        if (options.optimizer == "muon") choices.emplace_back("muon-lr", text(recipe.muon_lr));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
     choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));
