@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the chapters dev/NAME/README.md: their Python prints what they say, their C++ is in the ladder, their tables of times
 are those of the CSV files, with gains that are ratios of the printed times, their pictures were drawn from these,
-and can be read on a phone and on a dark page.
+are those of the CSV files, with gains that are ratios of the printed times, their pictures were drawn from these,
 The Chinese texts have the same code, formulas, links and numbers as the English ones, and break lines where a space belongs."""
 
 import contextlib
@@ -9,8 +9,10 @@ import csv
 import hashlib
 import io
 import itertools
+import math
 import os
 import re
+import statistics
 import sys
 
 import ladder_tables
@@ -21,6 +23,7 @@ PICTURES = {  # SVG: the CSV files that it shows
     "dev/layernorm/speed.svg": ["dev/layernorm/results.csv"],
     "dev/layernorm/trade.svg": ["dev/layernorm/results.csv"],
     "dev/norm_experiment/loss.svg": ["dev/norm_experiment/results.csv"],
+    "dev/recipes/losses.svg": ["dev/recipes/results.csv"],
     **{f"dev/{name}/rungs.svg": [f"dev/{name}/{results}" for results in ladder_tables.RESULTS.values()]
        for name in ladder_tables.LADDERS},
 }
@@ -140,6 +143,22 @@ def rung_tables(name, chapter):
                               for line, new in pairs if line != new), "")
 
 
+def recipe_tables(chapter):
+    """(what, fault or ""): each row's seeds and mean loss are those of its runs on one of the texts."""
+    runs = {}
+    with open(os.path.join(ROOT, "dev/recipes/results.csv"), newline="") as f:
+        for row in csv.DictReader(f):
+            runs.setdefault((row["recipe"], row["steps"]), {}).setdefault(row["text"], []).append(float(row["nats_per_byte"]))
+    rows = re.findall(r"^\| (\S+) \| (\d+) \| .*? \| (\d+) \| ([\d.]+ ± [\d.?]+) \|", chapter, flags=re.MULTILINE)
+    for recipe, steps, seeds, loss in rows:
+        measured = []
+        for losses in runs.get((recipe, steps), {}).values():
+            error = f"{statistics.stdev(losses) / math.sqrt(len(losses)):.4f}" if len(losses) > 1 else "?"
+            measured.append((str(len(losses)), f"{statistics.mean(losses):.4f} ± {error}"))
+        fault = "" if (seeds, loss) in measured else f"{seeds} seeds, {loss}; results.csv has {measured}"
+        yield f"the row {recipe}", fault
+
+
 def pictures(name, chapter):
     """(what, fault or "") of each picture: it exists, and it was drawn from the present numbers."""
     for svg in re.findall(r"\]\((\S+\.svg)\)", chapter):
@@ -214,6 +233,9 @@ def checks():
         tables = layernorm_tables(chapter) if name == "layernorm" else rung_tables(name, chapter)
         yield f"dev/{name}/README.md", itertools.chain(code(name, chapter), tables, pictures(name, chapter),
                                                        line_links(name, chapter))
+
+    recipes = text_of("dev/recipes/README.md")
+    yield "dev/recipes/README.md", itertools.chain(recipe_tables(recipes), pictures("recipes", recipes))
 
     translated = text_of("dev/layernorm/README.zh-CN.md")
     in_english = translated
