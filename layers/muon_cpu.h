@@ -113,22 +113,22 @@ inline void multiply_steps(MatmulKind matmul_kind, float* scratch, int64_t n, in
 // factors (neurons) = what NorMuon multiplies each row of x, or column if it is wide, by: |X| / |Y| / (sqrt(squares) +
 // eps); squares are updated (the formulas are muon_update's).
 inline void normuon_factors(float* factors, const MuonMatrix<float>& w, const float* x, double beta2) {
-    const bool by_rows = w.rows >= w.cols;
-    if (!by_rows) std::fill_n(factors, w.cols, 0.0f);
+    std::fill_n(factors, w.neurons(), 0.0f);  // first the sums of squares
     for (int64_t r = 0; r < w.rows; ++r) {
         const float* const row = x + r * w.cols;
-        vfloat sum{};
-        for (int64_t c = 0; by_rows && c < w.cols; c += simd::W) {
-            const vfloat v = simd::load_n(row + c, w.cols - c);
-            sum = simd::fma(v, v, sum);
-        }
-        if (by_rows)
-            factors[r] = simd::sum(sum);
-        else
+        if (w.rows < w.cols) {
             simd::map(factors, w.cols, [=](vfloat sums, int64_t c, int64_t left) {
                 const vfloat v = simd::load_n(row + c, left);
                 return simd::fma(v, v, sums);
             });
+            continue;
+        }
+        vfloat sum{};
+        for (int64_t c = 0; c < w.cols; c += simd::W) {
+            const vfloat v = simd::load_n(row + c, w.cols - c);
+            sum = simd::fma(v, v, sum);
+        }
+        factors[r] = simd::sum(sum);
     }
     const float in_mean = static_cast<float>((1 - beta2) / static_cast<double>(std::min(w.rows, w.cols)));
     double before = 0, after = 0;

@@ -172,7 +172,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
                 // In L1 the lines of C's rows often exclude each other. An epilogue that finds the sums beside C writes
                 // each line once, and GELU takes half as long.
                 const bool beside = epilogue && place.is_first_k() && place.is_last_k();
-                alignas(64) float sums[max_tile];
+                alignas(64) float sums[MR * NR];
                 float* const out = beside ? sums : c_tile;
                 const int64_t ld_out = beside ? NR : ldc;
                 const TileKernel compute = kernel_for<A, Words>(tile_rows, needed, lanes);

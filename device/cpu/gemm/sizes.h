@@ -23,7 +23,6 @@ constexpr int max_rows(int) { return 6; }  // 16 registers
 constexpr int NV = 2;
 #endif
 constexpr int MR = max_rows(NV), NR = NV * W;
-constexpr int max_tile = MR * NR;  // floats
 // A's tile of MR x KC floats (8 * 384 * 4 B = 12 KiB) stays in L1 while all panels of B pass. Packed B, KC x NC (384 *
 // 480 * 4 B = 720 KiB) in panels of NR columns, stays in L2. So does packed A, if A has to be packed: MC x KC (96 * 384
 // * 4 B = 144 KiB), as more rows at a time come faster from memory. A long KC matters more than a panel that fits in
