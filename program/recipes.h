@@ -15,22 +15,28 @@ struct Recipe {
     double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
     bool measured;  // false: the recipes before it, extended
     constexpr int64_t heads() const { return channels / 32; }
+    // AdamW's rate with fewer tokens than `vocab`, for a text that is too small for it: the larger the vocabulary, the
+    // fewer the steps, and the rarer a token in them. With 1,024 of 8,192 tokens a quarter is best.
+    double lr_for(int64_t tokens) const {
+        const double fraction = static_cast<double>(tokens) / static_cast<double>(vocab);
+        return lr * std::clamp(std::cbrt(fraction * fraction), 0.25, 1.0);
+    }
 };
 
 // From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, 4, 64, 128, 16, 1024, 0.003, true},
-    Recipe{2.2e13, 4, 96, 128, 16, 1024, 0.003, true},
-    Recipe{4.6e13, 6, 128, 128, 16, 1024, 0.003, true},
-    Recipe{1.5e14, 4, 160, 256, 8, 2048, 0.003, true},
-    Recipe{7e14, 6, 192, 256, 16, 2048, 0.003, false},
-    Recipe{2.2e15, 6, 256, 256, 16, 4096, 0.002, false},
-    Recipe{7e15, 8, 288, 512, 16, 8192, 0.002, false},
-    Recipe{2.2e16, 8, 384, 512, 32, 8192, 0.002, false},
-    Recipe{7e16, 8, 512, 512, 64, 16384, 0.001, false},
-    Recipe{2.2e17, 12, 512, 1024, 64, 16384, 0.001, false},
+    Recipe{7e12, 4, 64, 128, 16, 8192, 0.012, true},
+    Recipe{2.2e13, 4, 96, 128, 16, 8192, 0.012, true},
+    Recipe{4.6e13, 6, 128, 128, 16, 8192, 0.012, true},
+    Recipe{1.5e14, 4, 160, 256, 8, 8192, 0.006, true},
+    Recipe{7e14, 6, 192, 256, 16, 8192, 0.006, false},
+    Recipe{2.2e15, 6, 256, 256, 16, 16384, 0.004, false},
+    Recipe{7e15, 8, 288, 512, 16, 16384, 0.003, false},
+    Recipe{2.2e16, 8, 384, 512, 32, 16384, 0.002, false},
+    Recipe{7e16, 8, 512, 512, 64, 32768, 0.001, false},
+    Recipe{2.2e17, 12, 512, 1024, 64, 32768, 0.001, false},
     Recipe{7e17, 12, 640, 1024, 64, 32768, 0.001, false},
     Recipe{2.2e18, 12, 768, 1024, 64, 32768, 0.0006, false},
 };
@@ -60,10 +66,9 @@ Choice best_recipe(double seconds, const Speed& flops_per_second, const Most& mo
 
 // The weight decay for a text of so many tokens. A run that does more operations reads it more often, with a larger
 // model, and then learns it by heart. Of parameters x passes / tokens of the text, which is operations / (6 tokens²),
-// 0.1, the default, is best for 3, 0.1 to 0.3 are equal for 20, and 0.3 is best for 42
-// (with Muon at 0.03; with NorMuon at 0.02 0.3 and 0.45 are equal for 42).
+// 0.1, the default, is best for 3, 0.2 for 15 to 20, and 0.3 and 0.45 are equal for 42.
 inline double weight_decay_for(double flops, double text_tokens) {
-    return std::clamp(flops / (6 * text_tokens * text_tokens) / 140, 0.1, 0.3);
+    return std::clamp(flops / (6 * text_tokens * text_tokens) / 100, 0.1, 0.4);
 }
 
 // The most operations that a text of so many tokens is good for: 45 of the above still gained (Tiny Shakespeare ended

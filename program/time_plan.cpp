@@ -90,7 +90,7 @@ GPT2Config config_of(const Options& options) {
 
 // A vocabulary that the text can teach: each token should occur some hundred times.
 int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
-    const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 512)));
+    const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 1024)));
     return taught < smallest_useful_vocabulary ? 0 : std::min(wanted, taught);  // 0: bytes
 }
 
@@ -149,15 +149,14 @@ void choose_matmul(Options& options, Ranks& ranks) {
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
     const int64_t text_bytes = bytes_of_text(options);
-    const auto text_tokens = [&](const Recipe& recipe) {
-        return about_tokens(text_bytes, vocabulary_for(recipe.vocab, text_bytes));
-    };
+    const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_for(recipe.vocab, text_bytes); };
+    const auto text_tokens = [&](const Recipe& recipe) { return about_tokens(text_bytes, vocab_of(recipe)); };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
         Choices choices = choices_of(recipe, options);
-        choices.emplace_back("vocab", text(recipe.vocab));
+        choices.emplace_back("vocab", text(std::max<int64_t>(vocab_of(recipe), 256)));
         trial.choose(choices);
         return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
                           ranks)
@@ -168,13 +167,13 @@ void choose_recipe(Options& options, Ranks& ranks) {
     };
     const auto [best, flops] = best_recipe(seconds, measured_speed, most_flops);
     const Recipe& recipe = *best;
-    const int64_t vocab = vocabulary_for(recipe.vocab, text_bytes);
+    const int64_t vocab = vocab_of(recipe);
     const double useful_flops = std::min(flops, most_flops(recipe));
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
         for (const auto& choice : choices_of(recipe, options)) choices.push_back(choice);
-        choices.emplace_back("lr", text(recipe.lr));
+        choices.emplace_back("lr", text(recipe.lr_for(vocab)));
     }
     if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
     choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));
