@@ -14,6 +14,7 @@
 #include "device/update.h"
 #include "gpt2_init.h"
 #include "io/file/error.h"
+#include "io/text/bpe_trainer.h"
 #include "program/device_model.h"
 #include "program/progress.h"
 #include "program/recipes.h"
@@ -88,17 +89,26 @@ GPT2Config config_of(const Options& options) {
             .channels = options.channels};
 }
 
-// A vocabulary that the text can teach: each token should occur some hundred times.
-int64_t vocabulary_for(int64_t wanted, int64_t text_bytes) {
+constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
+
+// The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach,
+// each of which should occur some hundred times. Those of files, of GPT-2 and of token shards (0 bytes) count as many.
+int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text_bytes) {
+    if (options.given("tokenizer")) {
+        const int64_t trained = trained_vocabulary_size(options.tokenizer);
+        return trained > 0 ? trained : options.tokenizer == "byte" ? bytes_alone : recipe.vocab;
+    }
+    if (text_bytes == 0) return recipe.vocab;
     const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / 1024)));
-    return taught < smallest_useful_vocabulary ? 0 : std::min(wanted, taught);  // 0: bytes
+    return taught < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, taught);
 }
 
 // Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long. Token
 // shards (0 bytes) count as large.
 double about_tokens(int64_t text_bytes, int64_t vocab) {
     if (text_bytes == 0) return unlimited;
-    return 0.9 * static_cast<double>(text_bytes) / (vocab > 0 ? std::log2(static_cast<double>(vocab)) / 4 : 1);
+    return 0.9 * static_cast<double>(text_bytes) /
+           (vocab > bytes_alone ? std::log2(static_cast<double>(vocab)) / 4 : 1);
 }
 
 // 0 for token shards. A compressed text is about three times as long as its file.
@@ -149,14 +159,14 @@ void choose_matmul(Options& options, Ranks& ranks) {
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
     const int64_t text_bytes = bytes_of_text(options);
-    const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_for(recipe.vocab, text_bytes); };
+    const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_of(options, recipe, text_bytes); };
     const auto text_tokens = [&](const Recipe& recipe) { return about_tokens(text_bytes, vocab_of(recipe)); };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
         Choices choices = choices_of(recipe, options);
-        choices.emplace_back("vocab", text(std::max<int64_t>(vocab_of(recipe), 256)));
+        choices.emplace_back("vocab", text(vocab_of(recipe)));
         trial.choose(choices);
         return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
                           ranks)
@@ -175,7 +185,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         for (const auto& choice : choices_of(recipe, options)) choices.push_back(choice);
         choices.emplace_back("lr", text(recipe.lr_for(vocab)));
     }
-    if (vocab > 0) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
+    if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
     choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));
     options.choose(choices);
 

@@ -69,6 +69,18 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     EXPECT_EQ(chosen[1], "bpe:512") << "each token occurs some hundred times";
 }
 
+// The text could teach 8,192 tokens, whose rate is four times as high.
+TEST_F(TimePlan, ChoosesTheRateForTheTokenizerThatIsGiven) {
+    Args args = small;
+    write_bytes(at("long.txt"), std::string(9'000'000, 'x'));
+    args.insert({{"data", at("long.txt")}, {"out", at("run")}, {"tokenizer", "byte"}});
+    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    const auto lr = std::ranges::find(chosen, "--lr");
+    ASSERT_NE(lr, chosen.end());
+    EXPECT_EQ(lr[1], "0.003");
+    EXPECT_EQ(std::ranges::find(chosen, "--tokenizer"), chosen.end()) << "given by hand";
+}
+
 // Long texts of so few words that each becomes a token before there are as many as their size lets expect.
 TEST_F(TimePlan, ChoosesTheTokenizerAgainForATextOfFewWords) {
     for (const auto& [name, words_of_text, tokenizer] :
@@ -218,7 +230,7 @@ TEST(Recipes, HaveALowerRateForFewerTokens) {
     EXPECT_EQ(r.vocab, 8192);
     EXPECT_DOUBLE_EQ(r.lr_for(8192), r.lr);
     EXPECT_DOUBLE_EQ(r.lr_for(1024), 0.003);
-    EXPECT_DOUBLE_EQ(r.lr_for(0), 0.003) << "bytes";
+    EXPECT_DOUBLE_EQ(r.lr_for(256), 0.003) << "bytes";
     EXPECT_DOUBLE_EQ(r.lr_for(50257), r.lr);
     EXPECT_NEAR(r.lr_for(4096), 0.0076, 1e-4);
 }
