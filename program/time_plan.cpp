@@ -92,7 +92,8 @@ GPT2Config config_of(const Options& options) {
 constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
 
 // The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach,
-// each of which should occur some hundred times. Those of files, of GPT-2 and of token shards (0 bytes) count as many.
+// each of which should occur some hundred times. How many those of a file, of GPT-2 or of token shards (0 bytes) are is
+// not looked up: they count as the recipe's.
 int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text_bytes) {
     if (options.given("tokenizer")) {
         const int64_t trained = trained_vocabulary_size(options.tokenizer);
@@ -162,6 +163,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_of(options, recipe, text_bytes); };
     const auto text_tokens = [&](const Recipe& recipe) { return about_tokens(text_bytes, vocab_of(recipe)); };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
+    const bool own_recipe = own_shape || options.given("tokenizer");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
@@ -198,12 +200,12 @@ void choose_recipe(Options& options, Ranks& ranks) {
     }
     std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(useful_seconds).c_str(),
                 flops / seconds / 1e9, useful_flops);
-    if (!own_shape)
+    if (!own_recipe)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),
                     recipe.measured ? "were best" : "continue what was measured with fewer");
     std::printf("\n");
-    if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_shape)
+    if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_recipe)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 

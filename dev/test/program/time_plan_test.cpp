@@ -74,7 +74,11 @@ TEST_F(TimePlan, ChoosesTheRateForTheTokenizerThatIsGiven) {
     Args args = small;
     write_bytes(at("long.txt"), std::string(9'000'000, 'x'));
     args.insert({{"data", at("long.txt")}, {"out", at("run")}, {"tokenizer", "byte"}});
-    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    args.erase("layers");
+    args.erase("channels");
+    const std::string printed = expect_done(words("train", args));
+    EXPECT_EQ(printed.find("were best"), std::string::npos) << "with a tokenizer of their own, not with bytes";
+    const std::vector<std::string> chosen = again(printed);
     const auto lr = std::ranges::find(chosen, "--lr");
     ASSERT_NE(lr, chosen.end());
     EXPECT_EQ(lr[1], "0.003");
