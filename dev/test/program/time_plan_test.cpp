@@ -74,15 +74,24 @@ TEST_F(TimePlan, ChoosesTheRateForTheTokenizerThatIsGiven) {
     Args args = small;
     write_bytes(at("long.txt"), std::string(9'000'000, 'x'));
     args.insert({{"data", at("long.txt")}, {"out", at("run")}, {"tokenizer", "byte"}});
-    args.erase("layers");
-    args.erase("channels");
-    const std::string printed = expect_done(words("train", args));
-    EXPECT_EQ(printed.find("were best"), std::string::npos) << "with a tokenizer of their own, not with bytes";
-    const std::vector<std::string> chosen = again(printed);
+    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
     const auto lr = std::ranges::find(chosen, "--lr");
     ASSERT_NE(lr, chosen.end());
     EXPECT_EQ(lr[1], "0.003");
     EXPECT_EQ(std::ranges::find(chosen, "--tokenizer"), chosen.end()) << "given by hand";
+}
+
+// Without a text to validate on, the program stops after it has chosen.
+TEST_F(TimePlan, NamesNoResultsOfRunsWithAnotherTokenizer) {
+    Args args = small;
+    args.erase("layers"), args.erase("heads"), args.erase("channels");
+    write_bytes(at("empty.txt"), "");
+    args.insert({{"data", text}, {"val", at("empty.txt")}, {"out", at("run")}});
+    EXPECT_NE(run(words("train", args)).out.find("were best"), std::string::npos);
+    args["tokenizer"] = "byte";
+    const std::string printed = run(words("train", args)).out;
+    EXPECT_NE(printed.find("operations"), std::string::npos);
+    EXPECT_EQ(printed.find("were best"), std::string::npos);
 }
 
 // Long texts of so few words that each becomes a token before there are as many as their size lets expect.
