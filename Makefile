@@ -52,7 +52,7 @@ COMMAND_LINE := $(B)/program/command_line.o
 PROGRAM  := $(filter-out $(COMMAND_LINE),$(call objects_of,program))
 OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 # The files of the program that tests use. The rest needs a device.
-RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options report report_chart run_directory tensorboard)
+RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options pair_embedding report report_chart run_directory tensorboard)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 # First, so that all cores end together.
 LONGEST  := $(patsubst %,$(B)/test/%_test,cuda/model cuda/layernorm cuda/attention program/ranks program/kill program/faults)

@@ -22,7 +22,7 @@ struct Options {
     bool documents = false;              // no sequence crosses the border of a document
     std::string tokenizer;               // "": the one of the model that --init or --from names
     bool no_special_tokens = false;
-    std::string model, init;
+    std::string model, init, embedding;
     int64_t layers = 0, heads = 0, channels = 0, context = 0;
     int64_t vocab = 0;                            // 0: that of the tokenizer
     int64_t batch = 0, seq = 0, total_batch = 0;  // total_batch: tokens per optimizer step

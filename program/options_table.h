@@ -71,7 +71,7 @@ inline constexpr std::pair<const char*, const char*> exclusive[] = {
     {"minutes", "hours"},      {"minutes", "steps"},
     {"minutes", "resume"},     {"hours", "steps"},
     {"hours", "resume"},       {"tokenizer", "train"},
-    {"samples", "interactive"}};
+    {"embedding", "init"},     {"samples", "interactive"}};
 
 // A row of the table: an option or, with a name alone, the heading of those below it.
 struct OptionRow {
@@ -161,6 +161,9 @@ inline const std::vector<OptionRow> rows = {
      65536},
     {"init", train | optional, &O::init, "", "PATH",
      "fine-tune this model: a run, checkpoint or Hugging Face directory, or an llm.c .bin or .gguf file"},
+    {"embedding", train | fixed, &O::embedding, "random", "random|pairs",
+     "initial token embeddings of a new model; pairs: alike for tokens that have like neighbours in the training data, "
+     "which saves the first few hundred steps"},
     {"Training"},
     {"batch", train, &O::batch, "tiny 16, others 4", "N", "batch size: sequences per forward and backward", 1, 65536},
     {"seq", train, &O::seq, "tiny 128, --init 256, others 1024", "TOKENS", "sequence length, up to --context", 1, 1e6},

@@ -14,7 +14,13 @@ struct Recipe {
     int64_t layers, channels, context, batch, vocab;
     double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
     bool measured;  // false: the recipes before it, extended
+    static constexpr int64_t many_tokens = 4096;  // from here on --embedding pairs gains, below it loses
     constexpr int64_t heads() const { return channels / 32; }
+    // Another vocabulary than the recipe's is that of a smaller text. With some thousand tokens the classifier takes
+    // most of a step, and where there is least time two layers are better than four; with 1,024 tokens they are worse.
+    int64_t layers_for(int64_t vocabulary) const {
+        return vocabulary < many_tokens ? std::max<int64_t>(layers, 4) : layers;
+    }
     // AdamW's rate with another vocabulary: the smaller it is, the more the steps, and the more often a token occurs in
     // them. With 1,024 tokens instead of 8,192 a quarter is best.
     double lr_for(int64_t vocabulary) const {
@@ -27,7 +33,7 @@ struct Recipe {
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, 4, 64, 128, 16, 8192, 0.012, true},
+    Recipe{7e12, 2, 64, 128, 16, 8192, 0.012, true},
     Recipe{2.2e13, 4, 96, 128, 16, 8192, 0.012, true},
     Recipe{4.6e13, 6, 128, 128, 16, 8192, 0.012, true},
     Recipe{1.5e14, 4, 160, 256, 8, 8192, 0.006, true},

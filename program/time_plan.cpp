@@ -137,12 +137,12 @@ std::string expectation(double flops) {
     return losses;
 }
 
-// The model's shape, the batch and the optimizer that a recipe names. Sequences are as long as the context, unless one
-// of the two is given.
-Choices choices_of(const Recipe& recipe, const Options& options) {
+// The model's shape, the batch and the optimizer that a recipe names for so many tokens. Sequences are as long as the
+// context, unless one of the two is given.
+Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab) {
     const int64_t longest = options.given("seq") ? std::max(recipe.context, options.seq) : recipe.context;
     const int64_t context = options.given("context") ? options.context : longest;
-    return {{"layers", text(recipe.layers)},
+    return {{"layers", text(recipe.layers_for(vocab))},
             {"channels", text(recipe.channels)},
             {"heads", text(recipe.heads())},
             {"context", text(context)},
@@ -167,8 +167,9 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     const auto measured_speed = [&](const Recipe& recipe) {
         Options trial = options;
-        Choices choices = choices_of(recipe, options);
-        choices.emplace_back("vocab", text(vocab_of(recipe)));
+        const int64_t vocab = vocab_of(recipe);
+        Choices choices = choices_of(recipe, options, vocab);
+        choices.emplace_back("vocab", text(vocab));
         trial.choose(choices);
         return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
                           ranks)
@@ -184,8 +185,9 @@ void choose_recipe(Options& options, Ranks& ranks) {
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
-        for (const auto& choice : choices_of(recipe, options)) choices.push_back(choice);
+        for (const auto& choice : choices_of(recipe, options, vocab)) choices.push_back(choice);
         choices.emplace_back("lr", text(recipe.lr_for(vocab)));
+        if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
     choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));

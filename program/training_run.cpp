@@ -22,6 +22,7 @@
 #include "program/run_report.h"
 #include "program/generation.h"
 #include "program/learn_tokenizer.h"
+#include "program/pair_embedding.h"
 #include "program/stop_signals.h"
 #include "program/text_progress.h"
 #include "program/time_plan.h"
@@ -74,10 +75,14 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         trained.dropout = options.dropout;  // not that of --init's model, as in nanoGPT and llm.c
         model = make_model(options, trained, options.batch, options.seq, policy, ranks);
         const Model::HostState host = model->to_fill();
-        if (fresh)
+        if (fresh) {
             initialize_parameters(config, model->table, static_cast<uint64_t>(options.seed), host.parameters);
-        else
+            if (options.embedding == "pairs")
+                add_pair_embeddings(data.train, config.vocab, config.channels,
+                                    host.parameters + model->table.wte.offset);
+        } else {
             read_finite_model(start, config, host.parameters);
+        }
         slices = update_slices(model->table, ranks.count(), sharing(options, ranks).muon);
         if (!checkpoint.empty()) read_optimizer(checkpoint, Moments(ranks, slices, host).slice());
         model->rounding_seed = static_cast<uint64_t>(options.seed);

@@ -175,6 +175,7 @@ TEST(Options, Contradictions) {
                   shape + ": cannot be used with --init; leave one of them out");
     EXPECT_TRUE(
         contains(error_of({"--init", "x", "--model", "d12"}), "--model: cannot be used with --init; leave one"));
+    EXPECT_TRUE(contains(error_of({"--init", "x", "--embedding", "pairs"}), "--embedding: cannot be used with --init"));
     EXPECT_TRUE(contains(error_of({"tokenize", "a", "b.json", "--train"}), "--vocab: missing with --train; give"));
     EXPECT_TRUE(
         contains(error_of({"tokenize", "a", "b.bin", "--train", "--vocab", "300"}), "b.bin does not end in .json"));

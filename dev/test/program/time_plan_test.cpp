@@ -81,6 +81,20 @@ TEST_F(TimePlan, ChoosesTheRateForTheTokenizerThatIsGiven) {
     EXPECT_EQ(std::ranges::find(chosen, "--tokenizer"), chosen.end()) << "given by hand";
 }
 
+// How many tokens a file has is not looked up: they count as many.
+TEST_F(TimePlan, ChoosesEmbeddingsFromPairsForManyTokens) {
+    expect_done({"tokenize", "--train", text, "--vocab", "300", at("tokenizer.json")});
+    Args args = small;
+    args["data"] = text;
+    for (const auto& [name, tokenizer, pairs] :
+         {std::tuple("many", at("tokenizer.json"), true), std::tuple("bytes", std::string("byte"), false)}) {
+        args["out"] = at(name), args["tokenizer"] = tokenizer;
+        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+        const auto embedding = std::ranges::find(chosen, "--embedding");
+        EXPECT_EQ(embedding != chosen.end() && embedding[1] == "pairs", pairs) << name;
+    }
+}
+
 // Without a text to validate on, the program stops after it has chosen.
 TEST_F(TimePlan, NamesNoResultsOfRunsWithAnotherTokenizer) {
     Args args = small;
@@ -246,6 +260,14 @@ TEST(Recipes, HaveALowerRateForFewerTokens) {
     EXPECT_DOUBLE_EQ(r.lr_for(256), 0.003) << "bytes";
     EXPECT_DOUBLE_EQ(r.lr_for(50257), r.lr);
     EXPECT_NEAR(r.lr_for(4096), 0.0076, 1e-4);
+}
+
+TEST(Recipes, HaveFourLayersForFewTokens) {
+    const Recipe& r = recipes.front();
+    EXPECT_EQ(r.layers_for(8192), r.layers);
+    EXPECT_LT(r.layers, 4);
+    EXPECT_EQ(r.layers_for(1024), 4);
+    EXPECT_EQ(recipes[2].layers_for(1024), recipes[2].layers) << "which are more";
 }
 
 TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {

@@ -95,6 +95,18 @@ TEST_F(Train, KeepsTheBestModelAndEndsWithoutPatience) {
     EXPECT_EQ(log_of("run", "val").size(), losses.size() + 1);
 }
 
+// The first loss is that of the initial parameters. A resumed run has those of its checkpoint.
+TEST_F(Train, EmbeddingsFromPairsOnlyChangeTheStart) {
+    train("random", odd);
+    train("pairs", with(odd, {{"embedding", "pairs"}, {"threads", "1"}}));
+    EXPECT_NE(log_of("pairs", "train").front().loss, log_of("random", "train").front().loss);
+    train("pairs2", with(odd, {{"embedding", "pairs"}, {"threads", "3"}}));
+    expect_same_run("pairs", "pairs2");
+    rewind("pairs", "resumed", "step_000007");
+    expect_done({"train", "--resume", "--out", at("resumed")});
+    expect_same_run("pairs", "resumed");
+}
+
 TEST_F(Train, LeavesLogReportAndCheckpoint) {
     const std::string out = train("run", {{"steps", "60"}, {"eval-every", "20"}});
     EXPECT_EQ(listing(at("run")), (std::vector<std::string>{"best", "data", "latest", "log.jsonl", "options.json",

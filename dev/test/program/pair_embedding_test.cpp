@@ -1,0 +1,107 @@
+// Initial token embeddings from the pairs of tokens in the training data.
+#include "program/pair_embedding.h"
+
+#include <cmath>
+#include <vector>
+
+#include <omp.h>
+
+#include "dev/test/io/dataset_files.h"
+#include "device/random.h"
+
+namespace {
+
+constexpr double expected_deviation = 0.06;  // the header's
+
+class PairEmbedding : public DatasetFiles {
+protected:
+    // Each inner vector is a shard.
+    Dataset data_of(const std::vector<std::vector<uint16_t>>& shards) const {
+        Dataset out{.shards = {}, .source = "the data"};
+        for (const auto& ids : shards) {
+            const std::string name = path("shard" + std::to_string(out.shards.size()) + ".bin");
+            write_shard(name, ids);
+            out.shards.emplace_back(name);
+        }
+        return out;
+    }
+};
+
+std::vector<float> random_values(int64_t n) {
+    const Random random{7, Purpose::parameters};
+    std::vector<float> values(static_cast<size_t>(n));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(0.02 * random.normal(i));
+    return values;
+}
+
+std::vector<float> added(const Dataset& data, int64_t V, int64_t C) {
+    const std::vector<float> before = random_values(V * C);
+    std::vector<float> after = before;
+    add_pair_embeddings(data, V, C, after.data());
+    for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+    return after;
+}
+
+// The kinds of tokens are those that a language has: which token of its kind comes says nothing, but which kind comes
+// depends on the kind before, the other two being equally likely.
+std::vector<uint16_t> words_of_kinds(int64_t n, uint16_t of_kind, int kinds) {
+    const Random random{3, Purpose::sampling};
+    std::vector<uint16_t> tokens;
+    for (uint64_t i = 0; std::ssize(tokens) < n; ++i) {
+        const auto kind = static_cast<uint16_t>(static_cast<int64_t>(i) % kinds);
+        tokens.push_back(static_cast<uint16_t>(kind * of_kind + random.below(of_kind, i)));
+    }
+    return tokens;
+}
+
+double cosine(const float* a, const float* b, int64_t C) {
+    double ab = 0, aa = 0, bb = 0;
+    for (int64_t c = 0; c < C; ++c) ab += a[c] * b[c], aa += a[c] * a[c], bb += b[c] * b[c];
+    return ab / std::sqrt(aa * bb);
+}
+
+// Six kinds of eight tokens each, which follow one another in a circle: the two kinds on either side of a kind are its
+// neighbours.
+TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
+    constexpr int kinds = 6;
+    constexpr int64_t of_kind = 8, V = kinds * of_kind, C = 6;
+    const std::vector<float> x = added(data_of({words_of_kinds(50'000, of_kind, kinds)}), V, C);
+    double within = 0, between = 0, squares = 0;
+    for (int64_t a = 0; a < V; ++a)
+        for (int64_t b = 0; b < V; ++b)
+            if (a != b) (a / of_kind == b / of_kind ? within : between) += cosine(&x[a * C], &x[b * C], C);
+    within /= V * (of_kind - 1);
+    between /= V * (V - of_kind);
+    EXPECT_GT(within, 0.9);
+    EXPECT_LT(between, 0.1);
+    for (const float value : x) squares += value * value;
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(x.size())), expected_deviation, 1e-4);
+    for (int64_t c = 0; c < C; ++c) {
+        double sum = 0;
+        for (int64_t a = 0; a < V; ++a) sum += x[a * C + c];
+        EXPECT_NEAR(sum / V, 0, 1e-5) << "a column's mean would be a direction that all tokens share";
+    }
+}
+
+TEST_F(PairEmbedding, SameBitsForAnyNumberOfThreads) {
+    const Dataset data = data_of({words_of_kinds(20'000, 30, 7), words_of_kinds(999, 10, 3)});
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const std::vector<float> one = added(data, 211, 40);
+    omp_set_num_threads(3);
+    EXPECT_EQ(added(data, 211, 40), one);
+    omp_set_num_threads(before);
+}
+
+TEST_F(PairEmbedding, WithoutPairsNothingIsAdded) {
+    for (const auto& shards : {std::vector<std::vector<uint16_t>>{{}}, {{3}}})
+        for (const float value : added(data_of(shards), 5, 4)) EXPECT_EQ(value, 0);
+}
+
+// No more columns than tokens can be orthonormal.
+TEST_F(PairEmbedding, MoreChannelsThanTokensThatOccur) {
+    for (const float value : added(data_of({{0, 1, 2, 0, 2, 1, 1, 2}, {1, 3}}), 6, 16))
+        EXPECT_TRUE(std::isfinite(value));
+}
+
+}  // namespace

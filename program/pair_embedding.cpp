@@ -1,0 +1,154 @@
+#include "program/pair_embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace {
+
+constexpr int64_t most_tokens = 8 << 20;
+constexpr int iterations = 4;
+constexpr double deviation = 0.06;
+
+// A pair at distance 1 counts twice as much as one at distance 2.
+constexpr int64_t most_distance = 2;
+constexpr uint32_t weight_at(int64_t distance) { return static_cast<uint32_t>(most_distance / distance); }
+
+// A power below 1 makes rare tokens count as less rare (Levy, Goldberg & Dagan 2015): they occur in few pairs, whose
+// mutual information is large by chance.
+constexpr double smoothing = 0.875;
+
+std::vector<uint16_t> first_tokens(const Dataset& dataset) {
+    std::vector<uint16_t> tokens;
+    for (const Shard& shard : dataset.shards) {
+        const int64_t n = std::min(shard.size(), most_tokens - static_cast<int64_t>(tokens.size()));
+        tokens.insert(tokens.end(), shard.tokens(), shard.tokens() + n);
+    }
+    return tokens;
+}
+
+// Calls f(j, weight) for the places j of the tokens near the one at place i, of n.
+template <class F>
+void each_neighbour(int64_t i, int64_t n, const F& f) {
+    for (int64_t d = 1; d <= most_distance; ++d) {
+        if (i >= d) f(i - d, weight_at(d));
+        if (i + d < n) f(i + d, weight_at(d));
+    }
+}
+
+struct Entry {
+    uint32_t column;
+    float value;
+};
+using SparseMatrix = std::vector<std::vector<Entry>>;  // by rows
+
+// log(p(a, b) / (p(a) p(b))) where it is positive, with the smoothed p of single tokens.
+SparseMatrix positive_mutual_information(const std::vector<uint16_t>& tokens, int64_t V) {
+    const auto n = static_cast<int64_t>(tokens.size());
+    const auto rows = static_cast<size_t>(V);
+    std::vector<uint32_t> begin(rows + 1), places(tokens.size());
+    std::vector<double> share(rows);
+    for (int64_t i = 0; i < n; ++i) {
+        const size_t token = tokens[static_cast<size_t>(i)];
+        ++begin[token + 1];
+        each_neighbour(i, n, [&](int64_t, uint32_t weight) { share[token] += weight; });
+    }
+    double total = 0, smoothed = 0;
+    for (size_t a = 0; a < rows; ++a) {
+        begin[a + 1] += begin[a];
+        total += share[a];
+        share[a] = std::pow(share[a], smoothing);
+        smoothed += share[a];
+    }
+    for (double& p : share) p /= smoothed;
+    std::vector<uint32_t> next(begin.begin(), begin.end() - 1);
+    for (size_t i = 0; i < tokens.size(); ++i) places[next[tokens[i]]++] = static_cast<uint32_t>(i);
+
+    SparseMatrix matrix(rows);
+#pragma omp parallel
+    {
+        std::vector<uint32_t> weights(rows);
+        std::vector<uint16_t> seen;
+#pragma omp for schedule(dynamic, 16)
+        for (size_t a = 0; a < rows; ++a) {
+            for (size_t p = begin[a]; p < begin[a + 1]; ++p)
+                each_neighbour(places[p], n, [&](int64_t j, uint32_t weight) {
+                    const uint16_t b = tokens[static_cast<size_t>(j)];
+                    if (weights[b] == 0) seen.push_back(b);
+                    weights[b] += weight;
+                });
+            for (const uint16_t b : seen) {
+                const double information = std::log(weights[b] / total / (share[a] * share[b]));
+                if (information > 0) matrix[a].push_back({b, static_cast<float>(information)});
+                weights[b] = 0;
+            }
+            seen.clear();
+        }
+    }
+    return matrix;
+}
+
+// out (V,C) = matrix (V,V) · x (V,C)
+void multiply(const SparseMatrix& matrix, const std::vector<float>& x, std::vector<float>& out, int64_t C) {
+    const auto V = static_cast<int64_t>(matrix.size());
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t a = 0; a < V; ++a) {
+        float* const row = out.data() + a * C;
+        std::fill_n(row, C, 0.0f);
+        for (const auto& [b, value] : matrix[static_cast<size_t>(a)]) {
+            const float* const other = x.data() + b * C;
+            for (int64_t c = 0; c < C; ++c) row[c] += value * other[c];
+        }
+    }
+}
+
+// Makes the columns of x (V,C) orthonormal, by the Cholesky factor of xᵀx. A column that depends on those before it
+// becomes 0.
+void orthonormalize(std::vector<float>& x, int64_t V, int64_t C) {
+    std::vector<double> gram(static_cast<size_t>(C * C)), diagonal(static_cast<size_t>(C));
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = 0; i < C; ++i) {
+        double* const row = gram.data() + i * C;
+        for (int64_t v = 0; v < V; ++v) {
+            const float *const values = x.data() + v * C, value = values[i];
+            for (int64_t j = i; j < C; ++j) row[j] += static_cast<double>(value) * static_cast<double>(values[j]);
+        }
+        diagonal[static_cast<size_t>(i)] = row[i];
+    }
+    for (int64_t i = 0; i < C; ++i) {  // gram becomes its upper factor
+        double* const row = gram.data() + i * C;
+        const bool depends = row[i] <= 1e-8 * diagonal[static_cast<size_t>(i)];
+        const double root = depends ? 0 : 1 / std::sqrt(row[i]);
+        for (int64_t j = i; j < C; ++j) row[j] *= root;
+        for (int64_t k = i + 1; k < C; ++k)
+            for (int64_t j = k; j < C; ++j) gram[static_cast<size_t>(k * C + j)] -= row[k] * row[j];
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t v = 0; v < V; ++v) {
+        float* const values = x.data() + v * C;
+        for (int64_t i = 0; i < C; ++i) {
+            const double* const row = gram.data() + i * C;
+            values[i] = row[i] > 0 ? static_cast<float>(values[i] / row[i]) : 0;
+            for (int64_t j = i + 1; j < C; ++j) values[j] -= static_cast<float>(row[j]) * values[i];
+        }
+    }
+}
+
+}  // namespace
+
+void add_pair_embeddings(const Dataset& dataset, int64_t V, int64_t C, float* wte) {
+    const SparseMatrix matrix = positive_mutual_information(first_tokens(dataset), V);
+    std::vector<float> x(wte, wte + V * C), product(x.size());
+    for (int i = 0; i < iterations; ++i) {
+        multiply(matrix, x, product, C);
+        std::swap(x, product);
+        orthonormalize(x, V, C);
+    }
+    std::vector<double> mean(static_cast<size_t>(C));
+    for (size_t i = 0; i < x.size(); ++i) mean[i % mean.size()] += x[i] / static_cast<double>(V);
+    double squares = 0;
+    for (size_t i = 0; i < x.size(); ++i) squares += std::pow(x[i] - mean[i % mean.size()], 2);
+    if (squares == 0) return;  // no two tokens
+    const double scale = deviation / std::sqrt(squares / static_cast<double>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) wte[i] += static_cast<float>(scale * (x[i] - mean[i % mean.size()]));
+}
