@@ -190,7 +190,6 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
-    choices.emplace_back("weight-decay", text(weight_decay_for(useful_flops, text_tokens(recipe))));
     options.choose(choices);
 
     const double useful_seconds = seconds * useful_flops / flops;
@@ -245,15 +244,16 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
                     {"sample-every", every(samples)},
                     {"save-every", every(saves)}});
     options.choose({{"warmup", text(options.warmup)}});  // it would change with the number of steps
+    const double flops = time.flops_per_second * time.step * static_cast<double>(steps);
+    const auto text_tokens = static_cast<double>(run.train_tokens);
+    if (options.init.empty()) options.choose({{"weight-decay", text(weight_decay_for(flops, text_tokens))}});
     std::printf("time: the same run again, on any machine%s:%s\n", options.matmul == "bf16" ? " with bf16" : "",
                 options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
-    const auto text_tokens = static_cast<double>(run.train_tokens),
-               trained = static_cast<double>(steps) * static_cast<double>(options.total_batch);
-    if (time.flops_per_second * time.step * static_cast<double>(steps) > most_flops_for(text_tokens))
+    if (flops > most_flops_for(text_tokens))
         std::printf(
             "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
             "is worse at other text; %s/best is the best of the run\n",
-            trained / text_tokens, options.out.c_str());
+            static_cast<double>(steps * options.total_batch) / text_tokens, options.out.c_str());
     return other;
 }

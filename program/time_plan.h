@@ -29,7 +29,7 @@ struct ReadyRun {
     int64_t train_tokens, val_tokens;
     double seconds_left;
 };
-// Sets the number of steps, and how often to evaluate, sample and save, by the time that steps of this model take.
-// Trains it for some seconds on tokens without meaning. Returns the seconds that all takes besides steps. Throws
-// InputError if the time is too short for ten steps. All ranks call it.
+// Sets the number of steps, and how often to evaluate, sample and save, by the time that steps of this model take, and
+// the weight decay of a new model. Trains it for some seconds on tokens without meaning. Returns the seconds that all
+// takes besides steps. Throws InputError if the time is too short for ten steps. All ranks call it.
 double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);
