@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t most_tokens = 8 << 20;
 constexpr int iterations = 4;
-constexpr double deviation = 0.06;
+constexpr double deviation = 0.03;
 
 // A pair at distance 1 counts twice as much as one at distance 2.
 constexpr int64_t most_distance = 2;

@@ -5,7 +5,7 @@
 
 #include "io/data/dataset.h"
 
-// wte (V,C) += values of standard deviation 0.06 that are alike for tokens with like neighbours. Their C columns span
+// wte (V,C) += values of standard deviation 0.03 that are alike for tokens with like neighbours. Their C columns span
 // about the leading eigenvectors of the positive pointwise mutual information (V,V) of tokens one or two places apart
 // (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"). Subspace iteration finds them
 // (Halko, Martinsson & Tropp 2011, "Finding structure with randomness"). It begins with the random values in wte, so

@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr double expected_deviation = 0.06;  // the header's
+constexpr double expected_deviation = 0.03;  // the header's
 
 class PairEmbedding : public DatasetFiles {
 protected:

@@ -66,7 +66,7 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     write_bytes(at("long.txt"), lines);
     const std::vector<std::string> chosen = again(expect_done(words("train", args)));
     EXPECT_EQ(chosen[0], "--tokenizer");
-    EXPECT_EQ(chosen[1], "bpe:512") << "each token occurs some hundred times";
+    EXPECT_EQ(chosen[1], "bpe:1024") << "each token occurs some hundred times";
 }
 
 // The text could teach 8,192 tokens, whose rate is four times as high.
