@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr double expected_deviation = 0.03;  // the header's
+constexpr double expected_deviation = 0.03;  // as the header says
 
 class PairEmbedding : public DatasetFiles {
 protected:
@@ -42,8 +42,7 @@ std::vector<float> added(const Dataset& data, int64_t V, int64_t C) {
     return after;
 }
 
-// The kinds of tokens are those that a language has: which token of its kind comes says nothing, but which kind comes
-// depends on the kind before, the other two being equally likely.
+// Kinds of tokens follow one another in a circle. Which token of its kind comes is random.
 std::vector<uint16_t> words_of_kinds(int64_t n, uint16_t of_kind, int kinds) {
     const Random random{3, Purpose::sampling};
     std::vector<uint16_t> tokens;
@@ -60,8 +59,7 @@ double cosine(const float* a, const float* b, int64_t C) {
     return ab / std::sqrt(aa * bb);
 }
 
-// Six kinds of eight tokens each, which follow one another in a circle: the two kinds on either side of a kind are its
-// neighbours.
+// Tokens of one kind have the same neighbours, and those of two kinds have not.
 TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
     constexpr int kinds = 6;
     constexpr int64_t of_kind = 8, V = kinds * of_kind, C = 6;
