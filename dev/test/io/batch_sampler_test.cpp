@@ -208,19 +208,14 @@ class DocumentBlocks : public DatasetFiles {
 protected:
     // A shard whose documents have these lengths, with their end; negative: the last one, which does not end.
     Dataset documents(const std::vector<std::vector<int>>& shards) const {
-        Dataset out{.shards = {}, .source = "the data"};
-        for (size_t s = 0; s < shards.size(); s++) {
-            std::vector<uint16_t> ids;
+        std::vector<std::vector<uint16_t>> all(shards.size());
+        for (size_t s = 0; s < shards.size(); s++)
             for (const int length : shards[s]) {
                 for (int i = 0; i < std::abs(length); i++)
-                    ids.push_back(static_cast<uint16_t>(1000 * s + ids.size() + 1));
-                if (length > 0) ids.back() = 0;
+                    all[s].push_back(static_cast<uint16_t>(1000 * s + all[s].size() + 1));
+                if (length > 0) all[s].back() = 0;
             }
-            const std::string name = path("d" + std::to_string(s) + ".bin");
-            write_shard(name, ids);
-            out.shards.emplace_back(name);
-        }
-        return out;
+        return dataset_of(all);
     }
 };
 

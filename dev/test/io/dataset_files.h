@@ -60,6 +60,16 @@ protected:
                 shard("part" + std::to_string(i) + ".bin", sizes[i], static_cast<uint16_t>(1000 * i)));
         return out;
     }
+    // Each inner vector is the ids of a shard.
+    Dataset dataset_of(const std::vector<std::vector<uint16_t>>& shards) const {
+        Dataset out{.shards = {}, .source = "the data"};
+        for (const auto& ids : shards) {
+            const std::string name = path("ids" + std::to_string(out.shards.size()) + ".bin");
+            write_shard(name, ids);
+            out.shards.emplace_back(name);
+        }
+        return out;
+    }
     const std::string& directory = root;
 };
 

@@ -13,19 +13,7 @@ namespace {
 
 constexpr double expected_deviation = 0.03;  // as the header says
 
-class PairEmbedding : public DatasetFiles {
-protected:
-    // Each inner vector is a shard.
-    Dataset data_of(const std::vector<std::vector<uint16_t>>& shards) const {
-        Dataset out{.shards = {}, .source = "the data"};
-        for (const auto& ids : shards) {
-            const std::string name = path("shard" + std::to_string(out.shards.size()) + ".bin");
-            write_shard(name, ids);
-            out.shards.emplace_back(name);
-        }
-        return out;
-    }
-};
+using PairEmbedding = DatasetFiles;
 
 std::vector<float> random_values(int64_t n) {
     const Random random{7, Purpose::parameters};
@@ -63,7 +51,7 @@ double cosine(const float* a, const float* b, int64_t C) {
 TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
     constexpr int kinds = 6;
     constexpr int64_t of_kind = 8, V = kinds * of_kind, C = 6;
-    const std::vector<float> x = added(data_of({words_of_kinds(50'000, of_kind, kinds)}), V, C);
+    const std::vector<float> x = added(dataset_of({words_of_kinds(50'000, of_kind, kinds)}), V, C);
     double within = 0, between = 0, squares = 0;
     for (int64_t a = 0; a < V; ++a)
         for (int64_t b = 0; b < V; ++b)
@@ -82,7 +70,7 @@ TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
 }
 
 TEST_F(PairEmbedding, SameBitsForAnyNumberOfThreads) {
-    const Dataset data = data_of({words_of_kinds(20'000, 30, 7), words_of_kinds(999, 10, 3)});
+    const Dataset data = dataset_of({words_of_kinds(20'000, 30, 7), words_of_kinds(999, 10, 3)});
     const int before = omp_get_max_threads();
     omp_set_num_threads(1);
     const std::vector<float> one = added(data, 211, 40);
@@ -93,12 +81,12 @@ TEST_F(PairEmbedding, SameBitsForAnyNumberOfThreads) {
 
 TEST_F(PairEmbedding, WithoutPairsNothingIsAdded) {
     for (const auto& shards : {std::vector<std::vector<uint16_t>>{{}}, {{3}}})
-        for (const float value : added(data_of(shards), 5, 4)) EXPECT_EQ(value, 0);
+        for (const float value : added(dataset_of(shards), 5, 4)) EXPECT_EQ(value, 0);
 }
 
 // No more columns than tokens can be orthonormal.
 TEST_F(PairEmbedding, MoreChannelsThanTokensThatOccur) {
-    for (const float value : added(data_of({{0, 1, 2, 0, 2, 1, 1, 2}, {1, 3}}), 6, 16))
+    for (const float value : added(dataset_of({{0, 1, 2, 0, 2, 1, 1, 2}, {1, 3}}), 6, 16))
         EXPECT_TRUE(std::isfinite(value));
 }
 
