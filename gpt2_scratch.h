@@ -23,7 +23,7 @@ inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Matm
     if (use.policy != ActivationPolicy::inference) of_thread = std::max(of_thread, gemm::scratch_floats(matmul_kind));
     for (const int64_t K : {C, 4 * C})
         of_thread = std::max(of_thread, gemm::weights_scratch_floats(matmul_kind, use.weights, N, K));
-    if (use.losses) scratch.shared = classifier::shared_floats(N, V);
+    if (use.losses) scratch.shared = classifier::shared_floats(N, C, V);
     std::vector<int64_t> of_matrices;
     if (use.policy != ActivationPolicy::inference) {
         of_thread = std::max(of_thread, attention_backward_scratch(use.T, C, config.heads, matmul_kind));

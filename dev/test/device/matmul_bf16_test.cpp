@@ -187,6 +187,40 @@ TEST(MatmulBf16Kernels, PairsAgreeWithReference) {
     }
 }
 
+// An A that is stored in pairs of bf16 (M rows of K or K rows of M values, up to an even number) gives the same bits as
+// the same values in fp32. After a k_last row's pairs nothing may be read.
+template <gemm::Order A>
+void expect_bits_of_stored_pairs(int64_t M, int64_t N, int64_t K) {
+    SCOPED_TRACE(testing::PrintToString(std::vector{M, N, K}));
+    const int64_t rows = A == gemm::Order::k_last ? M : K, values = A == gemm::Order::k_last ? K : M;
+    const int64_t words = (values + 1) / 2, ld = words + 3;
+    Values a = operands(MatmulKind::bf16, rows * values), b = operands(MatmulKind::bf16, K * N);
+    Cpu cpu(MatmulKind::bf16);
+    std::vector<float> pairs(static_cast<size_t>(rows * ld), NAN);
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t w = 0; w < words; ++w) {
+            const auto half = [&](int64_t v) -> uint32_t {
+                return v < values ? bf16(a.on(cpu)[i * values + v]).bits : uint16_t{0};
+            };
+            pairs[static_cast<size_t>(i * ld + w)] = std::bit_cast<float>(half(2 * w) | half(2 * w + 1) << 16);
+        }
+    Values c = nan_values(M * N), same = nan_values(M * N);
+    const int64_t floats = gemm::scratch_floats();
+    cpu.reserve(floats);
+    gemm::block<gemm::Bf16Pairs, A, gemm::Order::k_first>(cpu.scratch(floats), {0, M}, {0, N}, K, a.on(cpu), values,
+                                                          b.on(cpu), N, c.on(cpu), N, gemm::Store::set, {}, nullptr);
+    gemm::block<gemm::Bf16Pairs, A, gemm::Order::k_first, gemm::Bf16Pairs>(cpu.scratch(floats), {0, M}, {0, N}, K,
+                                                                           pairs.data(), ld, b.on(cpu), N, same.on(cpu),
+                                                                           N, gemm::Store::set, {}, nullptr);
+    EXPECT_EQ(std::memcmp(c.on(cpu), same.on(cpu), static_cast<size_t>(M * N) * sizeof(float)), 0);
+}
+TEST(MatmulBf16Kernels, StoredPairsGiveTheSameBits) {
+    for (const Shape& s : shapes) {
+        expect_bits_of_stored_pairs<gemm::Order::k_last>(s.N, s.OC, s.C);
+        expect_bits_of_stored_pairs<gemm::Order::k_first>(s.OC, s.C, s.N);
+    }
+}
+
 TEST_P(MatmulBf16, BitsDoNotDependOnTheThreads) {
     for (const Shape& s : {Shape{1, 1, 1}, Shape{37, 65, 100}, Shape{261, 1270, 430}})
         expect_same_bits_for_any_thread_count([&](Cpu& dev) {

@@ -47,7 +47,8 @@ struct Tensors {
 // denominator's lanes add `adds` numbers, and each sum is rounded; half of that, as the sums begin small. A loss has
 // the errors of two logits and of the denominator, and some roundings of the largest logit and of the logarithm. A
 // probability has the same relative error; so has its term in dinp and dweight, whose sums lose 8 more.
-void set_magnitudes(Tensors& t) {
+// With `errors_of_a_term`, the magnitudes of gradients are the sums of their terms' sizes times this instead.
+void set_magnitudes(Tensors& t, double errors_of_a_term = 0) {
     Magnitude size;
     Reference<double> exact;
     const Shape& s = t.s;
@@ -55,7 +56,7 @@ void set_magnitudes(Tensors& t) {
     std::fill(t.dinp.magnitude.begin(), t.dinp.magnitude.end(), 0);
     const int64_t adds = std::min(s.V, classifier::run) / simd::W + s.V / classifier::run;
     const double row_errors = 8 + std::sqrt(static_cast<double>(s.N));
-    for (double& before : t.dweight.magnitude) before *= row_errors;
+    for (double& before : t.dweight.magnitude) before *= errors_of_a_term > 0 ? errors_of_a_term : row_errors;
     for (int64_t n = 0; n < s.N; ++n) {
         classifier_logits(size, sizes.data(), t.inp.on(size) + n * s.C, t.weight.on(size), 1, s.C, s.V);
         classifier_logits(exact, logits.data(), t.inp.on(exact) + n * s.C, t.weight.on(exact), 1, s.C, s.V);
@@ -67,6 +68,7 @@ void set_magnitudes(Tensors& t) {
         for (int64_t v = 0; v < s.V; ++v) {
             const double p = std::exp(logits[static_cast<size_t>(v)] - log_sum);
             const auto dlogit = [&](double sum_errors) {
+                if (errors_of_a_term > 0) return 0.3 * errors_of_a_term * std::abs(p - (v == target ? 1 : 0));
                 return 0.3 * (p * (p_error + sum_errors) + (v == target ? sum_errors : 0));
             };
             for (int64_t c = 0; c < s.C; ++c) {
@@ -97,6 +99,28 @@ void expect_agreement(const Shape& s, double size = 1) {
 
 TEST(Classifier, CpuAgreesWithReference) {
     for (const Shape& s : shapes) expect_agreement(s);
+}
+
+// With bf16, operands that are already rounded give fp32's logits. Then the softmax's terms are rounded, and for
+// dweight inp times the row's factor as well. An odd V leaves half of a row's last pair.
+TEST(Classifier, TermsRoundedToBf16AgreeWithReference) {
+    constexpr double rounding = 0x1p-8 * 1.01;  // to bf16, and what fp32 loses beside it
+    for (const Shape& s : shapes) {
+        SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+        Tensors t(s);
+        Cpu cpu(MatmulKind::bf16);
+        Reference<double> reference;
+        for (Values* values : {&t.inp, &t.weight})
+            for (int64_t i = 0; i < values->size(); ++i) {
+                const float half = bf16(values->on(cpu)[i]);
+                values->on(cpu)[i] = half, values->on(reference)[i] = static_cast<double>(half);
+            }
+        t.run(cpu), t.run(reference);
+        set_magnitudes(t, 1);
+        t.losses.expect_close("losses", roundoff);
+        t.dinp.expect_close("dinp", rounding);
+        t.dweight.expect_close("dweight", 2 * rounding);
+    }
 }
 
 TEST(Classifier, ManyChunksOfRows) {  // at 2^24 / V rows, but at least 64
@@ -182,16 +206,18 @@ TEST(Classifier, BackwardAgreesWithDifferences) {
 }
 
 TEST(Classifier, BitsDoNotDependOnTheThreads) {
-    for (const Shape& s : {Shape{13, 31, 67}, Shape{1, 5, 1}, Shape{340, 2, 50257}})
-        expect_same_bits_for_any_thread_count([&](Cpu& dev) {
-            Tensors t(s);
-            Values logits = nan_values(s.V);
-            classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), 1, s.C, s.V);
-            t.run(dev);
-            std::vector<float> all;
-            for (const Values* v : {&logits, &t.losses, &t.dinp, &t.dweight}) append(all, *v);
-            return all;
-        });
+    for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16})
+        for (const Shape& s : {Shape{13, 31, 67}, Shape{1, 5, 1}, Shape{340, 2, 50257}})
+            expect_same_bits_for_any_thread_count([&](Cpu& dev) {
+                dev.matmul_kind = matmul_kind;
+                Tensors t(s);
+                Values logits = nan_values(s.V);
+                classifier_logits(dev, logits.on(dev), t.inp.on(dev), t.weight.on(dev), 1, s.C, s.V);
+                t.run(dev);
+                std::vector<float> all;
+                for (const Values* v : {&logits, &t.losses, &t.dinp, &t.dweight}) append(all, *v);
+                return all;
+            });
 }
 
 TEST(Classifier, NaNStaysInItsRow) {

@@ -106,18 +106,25 @@ TileKernel kernel_for(int64_t rows, int64_t needed, int64_t lanes) {
 }
 
 // Computes C's rectangle [rows) x [columns), or its lower part, on the calling thread. `panels` is scratch memory of
-// scratch_floats() floats. row_sums (M), if not null: += A's sums over K (k_first A only).
-template <class Words, Order A, Order B>
+// scratch_floats() floats. row_sums (M), if not null: += A's sums over K (k_first A only). A's memory consists of words
+// StoredA, of neighbours in a row.
+template <class Words, Order A, Order B, class StoredA = Floats>
 void block(float* panels, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums,
            Part part = Part::whole) {
     constexpr int64_t size = Words::size;
-    constexpr bool packs_a = A == Order::k_first || size > 1;
+    constexpr int64_t values = StoredA::size;  // of A, in the place of a float
+    constexpr bool packs_a = A == Order::k_first || size > values;
     const bool few = rows.size() <= FEW;
     const int64_t m_tiles = ceil_div(rows.size(), MR), a_at_once = packs_a ? MC : MR;
     float* const packed_a = panels + KC * (few ? NR : NC);
     const auto a_from = [=](int64_t m, int64_t word) {
-        return a + (A == Order::k_last ? m * lda + word * size : word * size * lda + m);
+        return a + (A == Order::k_last ? m * lda + word * size / values : word * size * lda + m / values);
+    };
+    const auto prefetch_a = [=](int64_t m, int64_t word, int64_t count, int64_t tiles) {
+        const bool along = A == Order::k_last;
+        return PrefetchSchedule(A, a_from(m, word), lda, along ? count : ceil_div(count, values),
+                                along ? size / values : size, tiles);
     };
     const auto b_from = [=](int64_t word, int64_t n) {
         return b + (B == Order::k_last ? n * ldb + word * size : word * size * ldb + n);
@@ -133,8 +140,7 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
             LoopPosition after = place;
             after.to_next_k();
             of_a = after.is_end() ? PrefetchSchedule()
-                                  : PrefetchSchedule(A, a_from(rows.begin, after.words().begin), lda, rows.size(), size,
-                                                     m_tiles * place.groups());
+                                  : prefetch_a(rows.begin, after.words().begin, rows.size(), m_tiles * place.groups());
         }
         PrefetchSchedule of_b;
         // Rows above the group have nothing in its columns. A strip of A is packed from its first row on.
@@ -150,16 +156,15 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
             if (packs_a && strip == 0 && (!few || place.is_first_group())) {
                 const int64_t count = std::min(MC, left);
                 if constexpr (A == Order::k_first)
-                    pack_rows<Words>(strip_a, a_from(m, w.begin), lda, ks, count,
-                                     row_sums && group.begin == 0 ? row_sums + m : nullptr);
+                    pack_rows<Words, StoredA>(strip_a, a_from(m, w.begin), lda, ks, count,
+                                              row_sums && group.begin == 0 ? row_sums + m : nullptr);
                 else
                     pack_rows<Words>(strip_a, a_from(m, w.begin), lda, ks, count);
             }
             if (!few && done % a_at_once == 0)
-                of_a = left <= a_at_once
-                           ? PrefetchSchedule()
-                           : PrefetchSchedule(A, a_from(m + a_at_once, w.begin), lda,
-                                              std::min(a_at_once, left - a_at_once), size, a_at_once / MR * n_panels);
+                of_a = left <= a_at_once ? PrefetchSchedule()
+                                         : prefetch_a(m + a_at_once, w.begin, std::min(a_at_once, left - a_at_once),
+                                                      a_at_once / MR * n_panels);
             const float* const tile_a = packs_a ? strip_a + strip * w.size() : a_from(m, w.begin);
             const int64_t tile_lda = A == Order::k_first ? tile_rows : packs_a ? w.size() : lda;
             const int64_t columns_end = part == Part::lower ? std::min(group.end, m + tile_rows) : group.end;

@@ -17,14 +17,14 @@ struct Cut {
 };
 
 template <class Words>
-Cut cut_of(Words, Order a) {
+Cut cut_of(Words, Order a, int64_t stored_size) {
     constexpr int64_t copy = 20 * Words::size;
-    const bool copies_a = a == Order::k_first || Words::size > 1;
+    const bool copies_a = a == Order::k_first || Words::size > stored_size;
     return {MR, NR, block_columns, copy, copies_a ? copy : copy / 2};
 }
 #if defined(__AMX_BF16__)
 template <int planes>
-Cut cut_of(amx::Planes<planes>, Order) {
+Cut cut_of(amx::Planes<planes>, Order, int64_t) {
     constexpr int64_t copy = planes == 1 ? 75 : 50;
     return {amx::block_side, amx::block_side, [](int64_t) { return int64_t{1} << 40; }, copy, copy};
 }
@@ -51,9 +51,9 @@ template <class Words>
 int64_t scratch_of(Words) {
     return scratch_floats();
 }
-template <Order A, Order B, class Words, class... Arguments>
+template <Order A, Order B, class StoredA, class Words, class... Arguments>
 void block_of(Words, const Arguments&... arguments) {
-    block<Words, A, B>(arguments...);
+    if constexpr (StoredA::size <= Words::size) block<Words, A, B, StoredA>(arguments...);
 }
 template <Order A, Order B, class Words>
 void lower_part_of(Words, float* memory, int64_t n, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
@@ -65,9 +65,9 @@ template <int planes>
 int64_t scratch_of(amx::Planes<planes>) {
     return amx::scratch_floats<planes>();
 }
-template <Order A, Order B, int planes, class... Arguments>
+template <Order A, Order B, class StoredA, int planes, class... Arguments>
 void block_of(amx::Planes<planes>, const Arguments&... arguments) {
-    amx::block<planes, A, B>(arguments...);
+    if constexpr (StoredA::size == 1) amx::block<planes, A, B>(arguments...);
 }
 // Strips of rows, not narrower than this: B is packed anew for each.
 template <Order A, Order B, int planes>
@@ -122,7 +122,7 @@ constexpr int64_t converted_columns(int64_t K) { return std::max<int64_t>(1, (1 
 // The same for more rows: each thread converts some rows of B at a time, for which the GEMM then runs.
 template <class Element>
 void converted_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const WeightRows<Element>& b, float* c,
-                      EpilogueRef epilogue) {
+                      int64_t ldc, EpilogueRef epilogue) {
     const int64_t at_once = converted_columns(K), floats = weights_scratch_floats(cpu.matmul_kind, cpu.weights, M, K);
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, at_once);
     cpu.reserve(floats);
@@ -136,7 +136,7 @@ void converted_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a,
             const int64_t columns = std::min(at_once, last - begin);
             for (int64_t n = 0; n < columns; ++n) read_row(rows + n * K, b, begin + n, K);
             block_in<Order::k_last, Order::k_last>(matmul_kind, memory, {0, M}, {0, columns}, K, a, K, rows, K,
-                                                   c + begin, N, Store::set, epilogue.from_column(begin), nullptr);
+                                                   c + begin, ldc, Store::set, epilogue.from_column(begin), nullptr);
         }
         simd::stream_fence();
     }
@@ -154,11 +154,11 @@ int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
     return sums_halves(a, M, N, K) ? M * N + M : 0;  // C and row_sums of the last half
 }
 
-template <Order A, Order B>
+template <Order A, Order B, class StoredA>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     for_kind(matmul_kind, [&](auto kind) {
-        block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
+        block_of<A, B, StoredA>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
     });
 }
 
@@ -168,14 +168,14 @@ void lower_part_in(MatmulKind matmul_kind, float* memory, int64_t n, int64_t K, 
     for_kind(matmul_kind, [&](auto kind) { lower_part_of<A, B>(kind, memory, n, K, a, lda, b, ldb, c, ldc); });
 }
 
-template <Order A, Order B>
+template <Order A, Order B, class StoredA>
 void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
             float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, N);
     if constexpr (A == Order::k_last && B == Order::k_last)
         if (reads_in_place(matmul_kind, M) && store != Store::add)
             return few_rows_matmul(cpu, M, N, K, a, lda, WeightRows<float>{b, ldb}, c, ldc, epilogue);
-    const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A); });
+    const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A, StoredA::size); });
     if (store == Store::stream && !worth_streaming(c, M, N, K)) store = Store::set;
     const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);
     const bool halved = floats > 0;
@@ -193,9 +193,9 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
         const Range rows{m.begin * cut.tile_rows, std::min(M, m.end * cut.tile_rows)};
         const Range columns{n.begin * cut.tile_columns, std::min(N, n.end * cut.tile_columns)};
         const auto my_block = [&](Range k, float* to, int64_t ld, Store how, float* sums) {
-            block_in<A, B>(matmul_kind, cpu.scratch(thread_floats), rows, columns, k.size(),
-                           a + k.begin * (A == Order::k_last ? 1 : lda), lda,
-                           b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
+            block_in<A, B, StoredA>(matmul_kind, cpu.scratch(thread_floats), rows, columns, k.size(),
+                                    a + k.begin * (A == Order::k_last ? 1 : lda), lda,
+                                    b + k.begin * (B == Order::k_last ? 1 : ldb), ldb, to, ld, how, epilogue, sums);
         };
         if (team == 0) my_block({0, halved ? K / 2 : K}, c, ldc, store, row_sums);
         simd::stream_fence();  // for streaming stores to C or in the epilogue
@@ -221,14 +221,14 @@ int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64
 }
 
 void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
-                    EpilogueRef epilogue) {
+                    int64_t ldc, EpilogueRef epilogue) {
     if (cpu.weights == WeightType::fp32)
-        return matmul<Order::k_last, Order::k_last>(cpu, M, N, K, a, K, weights, K, c, N, Store::set, epilogue);
+        return matmul<Order::k_last, Order::k_last>(cpu, M, N, K, a, K, weights, K, c, ldc, Store::set, epilogue);
     with_rows(cpu.weights, weights, K, [&](const auto& rows) {
         if (M <= few_rows)
-            few_rows_matmul(cpu, M, N, K, a, K, rows, c, N, epilogue);
+            few_rows_matmul(cpu, M, N, K, a, K, rows, c, ldc, epilogue);
         else
-            converted_matmul(cpu, M, N, K, a, rows, c, epilogue);
+            converted_matmul(cpu, M, N, K, a, rows, c, ldc, epilogue);
     });
 }
 
@@ -242,6 +242,14 @@ void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, c
 FOR_ORDERS(k_last, k_last)
 FOR_ORDERS(k_last, k_first)
 FOR_ORDERS(k_first, k_first)
+#if defined(__AVX512BF16__)
+template void matmul<Order::k_last, Order::k_first, Bf16Pairs>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t,
+                                                               const float*, int64_t, float*, int64_t, Store,
+                                                               EpilogueRef, float*);
+template void matmul<Order::k_first, Order::k_first, Bf16Pairs>(Cpu&, int64_t, int64_t, int64_t, const float*, int64_t,
+                                                                const float*, int64_t, float*, int64_t, Store,
+                                                                EpilogueRef, float*);
+#endif
 #undef FOR_ORDERS
 
 }  // namespace gemm

@@ -28,6 +28,15 @@ auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
     return f(Floats());
 }
 
+// Calls f with the smallest words of which the memory of matmul's A may consist (StoredA).
+template <class F>
+auto for_stored([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
+#if defined(__AVX512BF16__)
+    if (matmul_kind == MatmulKind::bf16 && !amx::permitted()) return f(Bf16Pairs());
+#endif
+    return f(Floats());
+}
+
 // Whether B, stored along K, is read in place for A of M rows (few_rows.h), without scratch memory.
 constexpr int64_t few_rows = 16;  // packing a value of B costs as much as 20 FMAs (cut_of in matmul.cpp)
 inline bool reads_in_place(MatmulKind chosen_kind, int64_t M) {
@@ -44,7 +53,7 @@ int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K);
 
 // Computes C's rectangle [rows) x [columns) on the calling thread, by gemm::block or amx::block. `memory` is scratch
 // memory of scratch_floats() floats.
-template <Order A, Order B>
+template <Order A, Order B, class StoredA = Floats>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums);
 
@@ -58,12 +67,17 @@ int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64
 
 // C (M,N) = A (M,K) · Bᵀ, then the epilogue, where B (N,K) is a weight matrix, stored as cpu.weights says.
 void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
-                    EpilogueRef epilogue = {});
+                    int64_t ldc, EpilogueRef epilogue = {});
+inline void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
+                           EpilogueRef epilogue = {}) {
+    matmul_weights(cpu, M, N, K, a, weights, c, N, epilogue);
+}
 
 // C (M,N) = A · B, += with Store::add; then the epilogue. Store::stream is a hint, for results that are not read
 // soon and have no epilogue; in any case C = A · B. row_sums (M), if not null: += A's sums over K (k_first A only,
-// which has no epilogue). cpu.matmul_kind chooses the kind.
-template <Order A, Order B>
+// which has no epilogue). cpu.matmul_kind chooses the kind. StoredA: A's memory consists of these words, of neighbours
+// in a row; lda counts words, a k_last row of an odd number of values ends in a zero, and row_sums is null.
+template <Order A, Order B, class StoredA = Floats>
 void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
             float* c, int64_t ldc, Store store, EpilogueRef epilogue = {}, float* row_sums = nullptr);
 

@@ -1,9 +1,11 @@
 // The elements of tiles and panels: floats, or pairs of bf16 in the place of a float.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
+#include "device/cpu/gemm/order.h"
 #include "device/cpu/simd.h"
 
 namespace gemm {
@@ -39,10 +41,22 @@ struct Bf16Pairs {
         const vfloat rows[] = {simd::load_n(p, n), left > 1 ? simd::load_n(p + ld, n) : vfloat{}};
         return across(rows);
     }
-    static vfloat across(const vfloat (&rows)[size]) {
+    static vfloat across(const vfloat (&rows)[size]) { return interleaved((__m512i)along(rows)); }
+    static vfloat across(Floats, const float* p, int64_t ld, int64_t left, int64_t n) { return across(p, ld, left, n); }
+    // The same, of rows that are stored as words of another kind, here of bf16 (A as StoredA in gemm.h).
+    static vfloat across(Bf16Pairs, const float* p, int64_t ld, int64_t left, int64_t n) {
+        const auto words = (__mmask8)((1u << ceil_div(std::min<int64_t>(n, W), size)) - 1);
+        const __m512i first = _mm512_maskz_loadu_epi32(words, p);
+        if (left == 1) return interleaved(first);
+        return interleaved(_mm512_maskz_inserti64x4(0xff, first, _mm256_maskz_loadu_epi32(words, p + ld), 1));
+    }
+
+private:
+    // The lower half's bf16, each before the upper half's.
+    static vfloat interleaved(__m512i halves) {
         alignas(64) static constexpr uint16_t pairs[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), (__m512i)along(rows));
+        return (vfloat)_mm512_maskz_permutexvar_epi16(0xffffffff, _mm512_load_si512(pairs), halves);
     }
 };
 constexpr bool has_bf16 = true;
