@@ -25,37 +25,66 @@ inline int64_t shared_floats(int64_t N, int64_t C, int64_t V) {
     return std::min(N, most_rows(V)) * (row_floats(V) + C + 1);
 }
 
-// The denominator is summed in runs of this many terms: if all terms are nearly equal, the rounding errors of one long
-// sum would all have the same sign.
+// A row is treated in runs of this many logits, which stay in L1. Their terms are summed apart: if all are nearly
+// equal, the rounding errors of one long sum would all have the same sign.
 constexpr int64_t run = 1024;
 
-// Turns one row of V logits into e^(logit - largest), stored as `Words`, and returns their sum; `loss` = log(sum of
-// e^logits) - logits[target].
-template <class Words = gemm::Floats>
-float softmax_row(float* logits, int64_t V, int32_t target, float* loss) {
+// The values that `Words` consist of.
+template <class Words>
+using Term = std::conditional_t<Words::size == 1, float, bf16>;
+
+// Replaces n logits by e^(logit - top), written from `terms` on, which may be `logits` or lie before it. Returns the
+// sums of the lanes.
+template <class Words>
+simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top) {
     using namespace simd;
-    vfloat largest = set1(logits[0]);
-    for (int64_t v = 0; v < V; v += W) largest = max(largest, first(load_n(logits + v, V - v), V - v, logits[0]));
-    const float top = max(largest), target_logit = logits[target];
     constexpr int64_t at_once = W * Words::size;
-    vfloat total{}, part{};
-    const auto make_terms = [&](int64_t v, int64_t n) __attribute__((always_inline)) {
+    vfloat sums{};
+    const auto some = [&](int64_t i, int64_t count) __attribute__((always_inline)) {
         vfloat e[Words::size];
         for (int64_t u = 0; u < Words::size; ++u) {
-            const int64_t left = std::clamp<int64_t>(n - u * W, 0, W);
-            e[u] = first(exp(load_n(logits + v + u * W, left) - top), left);
-            part += e[u];
+            const int64_t left = std::clamp<int64_t>(count - u * W, 0, W);
+            e[u] = first(exp(load_n(logits + i + u * W, left) - top), left);
+            sums += e[u];
         }
-        store_n(logits + v / Words::size, Words::along(e), gemm::ceil_div(n, Words::size));
+        store_n(terms + i / Words::size, Words::along(e), gemm::ceil_div(count, Words::size));
     };
-    for (int64_t v = 0; v < V; v += at_once) {
-        if (V - v >= at_once)
-            make_terms(v, at_once);
-        else
-            make_terms(v, V - v);
-        if ((v + at_once) % run == 0) total += part, part = vfloat{};
+    int64_t i = 0;
+    for (; i + at_once <= n; i += at_once) some(i, at_once);
+    if (i < n) some(i, n - i);
+    return sums;
+}
+
+inline float largest_of(const float* logits, int64_t n) {
+    using namespace simd;
+    vfloat largest = set1(logits[0]);
+    for (int64_t i = 0; i < n; i += W) largest = max(largest, first(load_n(logits + i, n - i), n - i, logits[0]));
+    return max(largest);
+}
+
+// Turns one row of V logits into e^(logit - top), stored as `Words`, and returns their sum; `loss` = log(sum of
+// e^logits) - logits[target]. The row is read once: top is the largest logit of the first run. Only if another exceeds
+// it by more than 30, what was done before is brought to the new top (Milakov & Gimelshein 2018).
+template <class Words = gemm::Floats>
+float softmax_row(float* row, int64_t V, int32_t target, float* loss) {
+    using namespace simd;
+    const float target_logit = row[target];
+    float top = 0;
+    vfloat sums{};
+    for (int64_t v = 0; v < V; v += run) {
+        const int64_t n = std::min(run, V - v);
+        const float largest = largest_of(row + v, n);
+        if (v == 0) top = largest;
+        if (largest > top + 30) {
+            const float factor = std::exp(top - largest);
+            auto* const terms = reinterpret_cast<Term<Words>*>(row);
+            for (int64_t i = 0; i < v; i += W) store(terms + i, load(terms + i) * factor);
+            sums *= factor;
+            top = largest;
+        }
+        sums += make_terms<Words>(row + v / Words::size, row + v, n, top);
     }
-    const float denominator = sum(total + part);
+    const float denominator = sum(sums);
     *loss = std::log(denominator) + top - target_logit;
     return denominator;
 }
@@ -75,12 +104,8 @@ void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int6
 // Replaces term i of a row.
 template <class Words>
 void set_term(float* row, int64_t i, float x) {
-    if constexpr (Words::size == 1) {
-        row[i] = x;
-    } else {
-        const bf16 half(x);
-        std::memcpy(reinterpret_cast<bf16*>(row) + i, &half, sizeof half);
-    }
+    const Term<Words> term(x);
+    std::memcpy(reinterpret_cast<Term<Words>*>(row) + i, &term, sizeof term);
 }
 
 // The backward of N rows, whose logits become the softmax's terms. dlogits = terms * factors, row by row, once each

@@ -171,6 +171,30 @@ TEST(Classifier, LargeLogitsNeitherOverflowNorVanish) {
     }
 }
 
+// The terms of earlier runs shrink where a run has a logit that is larger by more than 30: in no run, in the third, in
+// each but the first, or to nothing. All logits are exact in bf16.
+TEST(Classifier, LogitsThatGrowFromRunToRun) {
+    const int64_t V = 4 * classifier::run - 1;
+    for (const double growth : {9.0, 28.0, 40.0, 192.0})
+        for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16}) {
+            SCOPED_TRACE(growth);
+            Tensors t({1, 1, V});
+            Cpu cpu(matmul_kind);
+            Reference<double> reference;
+            t.inp.on(cpu)[0] = 1, t.inp.on(reference)[0] = 1;
+            for (int64_t v = 0; v < V; ++v) {
+                const double logit = static_cast<double>(v / classifier::run) * growth - static_cast<double>(v % 4 * 4);
+                t.weight.on(cpu)[v] = static_cast<float>(logit), t.weight.on(reference)[v] = logit;
+            }
+            t.targets[0] = 1;
+            t.run(cpu), t.run(reference);
+            set_magnitudes(t, 1);
+            t.losses.expect_close("losses", roundoff);
+            t.dinp.expect_close("dinp", 3 * 0x1p-8);  // terms that shrink are rounded again in bf16
+            t.dweight.expect_close("dweight", 4 * 0x1p-8);
+        }
+}
+
 TEST(Classifier, LogitsAgreeWithReference) {
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
