@@ -66,7 +66,8 @@ public:
         });
     }
 
-    // The part of the classifier that is not a matmul: logits become losses and the softmax's terms, in place.
+    // Logits become losses and the logits' gradients, in place, as in PyTorch's cross_entropy. The classifier leaves
+    // the scale to its matmuls.
     void cross_entropy(int64_t N, int64_t V) {
         const std::string name = "cross-entropy " + crossed({N, V});
         table.group(name, {" forward+backward"}, [&] {
@@ -76,8 +77,11 @@ public:
                          [&] {
 #pragma omp parallel for schedule(static)
                              for (int64_t n = 0; n < N; ++n) {
-                                 classifier::softmax_row(logits.get() + n * V, V, targets[static_cast<size_t>(n)],
-                                                         losses.get() + n);
+                                 float* const row = logits.get() + n * V;
+                                 const int32_t target = targets[static_cast<size_t>(n)];
+                                 const float scale = 1e-3f / classifier::softmax_row(row, V, target, losses.get() + n);
+                                 simd::map(row, V, [=](simd::vfloat e, int64_t, int64_t) { return e * scale; });
+                                 row[target] -= 1e-3f;
                              }
                          }},
                         spaced("cross_entropy_forward_backward", {N, V}));

@@ -1,4 +1,4 @@
-// The classifier on the Cpu. It works on a chunk of rows at a time, and replaces logits by their gradient in place.
+// The classifier on the Cpu. It works on a chunk of rows at a time, and replaces logits by the terms of their softmax.
 #pragma once
 
 #include "layers/classifier.h"
