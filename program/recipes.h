@@ -21,6 +21,11 @@ struct Recipe {
     int64_t layers_for(int64_t vocabulary) const {
         return vocabulary < many_tokens ? std::max<int64_t>(layers, 4) : layers;
     }
+    // 64 of 8,192 tokens are as much text as 128 of 1,024. A step has as many tokens either way.
+    int64_t context_for(int64_t vocabulary) const {
+        return vocabulary < many_tokens ? std::max<int64_t>(context, 128) : context;
+    }
+    int64_t batch_for(int64_t vocabulary) const { return batch * context / context_for(vocabulary); }
     // AdamW's rate with another vocabulary: the smaller it is, the more the steps, and the more often a token occurs in
     // them. With 1,024 tokens instead of 8,192 a quarter is best.
     double lr_for(int64_t vocabulary) const {
@@ -33,8 +38,8 @@ struct Recipe {
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, 2, 64, 128, 16, 8192, 0.012, true},
-    Recipe{2.2e13, 4, 96, 128, 16, 8192, 0.012, true},
+    Recipe{7e12, 2, 64, 64, 32, 8192, 0.012, true},
+    Recipe{2.2e13, 4, 96, 64, 32, 8192, 0.012, true},
     Recipe{4.6e13, 6, 128, 128, 16, 8192, 0.012, true},
     Recipe{1.5e14, 4, 160, 256, 8, 8192, 0.006, true},
     Recipe{7e14, 6, 192, 256, 16, 8192, 0.006, false},
@@ -94,10 +99,10 @@ struct MeasuredText {
 };
 inline constexpr std::array tiny_shakespeare = {MeasuredRun{7.2e12, 1.496}, MeasuredRun{2.2e13, 1.438},
                                                 MeasuredRun{4.6e13, 1.418}};
-inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.179}, MeasuredRun{2.2e13, 1.124},
+inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.174}, MeasuredRun{2.2e13, 1.120},
                                                   MeasuredRun{4.6e13, 1.093}, MeasuredRun{1.5e14, 1.042},
                                                   MeasuredRun{5e14, 1.020}};
-inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.421}, MeasuredRun{2.2e13, 1.327},
+inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.407}, MeasuredRun{2.2e13, 1.325},
                                       MeasuredRun{4.6e13, 1.273}, MeasuredRun{1.5e14, 1.141}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},

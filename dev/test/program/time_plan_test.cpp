@@ -270,6 +270,16 @@ TEST(Recipes, HaveFourLayersForFewTokens) {
     EXPECT_EQ(recipes[2].layers_for(1024), recipes[2].layers) << "which are more";
 }
 
+TEST(Recipes, HaveLongerSequencesForFewTokensAndAsManyTokensInAStep) {
+    for (const Recipe& r : recipes) {
+        EXPECT_EQ(r.context_for(8192), r.context);
+        EXPECT_GE(r.context_for(1024), 128);
+        for (const int64_t vocabulary : {1024, 8192})
+            EXPECT_EQ(r.batch_for(vocabulary) * r.context_for(vocabulary), r.batch * r.context);
+    }
+    EXPECT_EQ(recipes.front().context, 64);
+}
+
 TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {
     for (const MeasuredText& text : measured_texts) {
         const auto& runs = text.runs;
