@@ -53,9 +53,10 @@ inline const char* program_name() {
 
 // The value of the first line "name: value" of one of Linux's files below /proc; empty if there is none.
 inline std::string value_in(const char* file, const std::string& name) {
+    if (!linux_only) return {};
     char line[4096];
     std::string value;
-    FILE* const lines = linux_only ? fopen(file, "re") : nullptr;
+    FILE* const lines = fopen(file, "re");
     while (lines && value.empty() && fgets(line, sizeof line, lines))
         if (const std::string text = line; text.starts_with(name)) {
             const size_t begin = text.find_first_not_of(": \t", name.size());
@@ -88,8 +89,9 @@ struct ProcessMemory {
     int64_t resident = int64_t{8} << 20;
 };
 inline ProcessMemory process_memory() {
+    if (!linux_only) return {};
     long long address_space, resident;  // in pages
-    FILE* const statm = linux_only ? fopen("/proc/self/statm", "re") : nullptr;
+    FILE* const statm = fopen("/proc/self/statm", "re");
     const bool known = statm && fscanf(statm, "%lld %lld", &address_space, &resident) == 2;
     if (statm) fclose(statm);
     const int64_t page = sysconf(_SC_PAGESIZE);

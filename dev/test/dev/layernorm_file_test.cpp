@@ -107,7 +107,7 @@ TEST_F(Changed, AMissingTensorIsRefused) {
     expect_refused("tensor 0003.dout: found none");
 }
 TEST_F(Changed, ATensorOfAnotherSizeIsRefused) {
-    tensors.at("0003.dweight").shape = {4}, tensors.at("0003.dweight").values.resize(4);
+    tensors.at("0003.dweight").shape.assign(1, 4), tensors.at("0003.dweight").values.resize(4);
     expect_refused("tensor 0003.dweight: found 4 values, expected 5");
 }
 TEST_F(Changed, AShapeThatDoesNotFitIsRefusedWithBothShapes) {
