@@ -128,8 +128,7 @@ void backward_of_chunk(Cpu& dev, float* terms, float* losses, float* dinp, float
         factors[n] = scale / sum;
         for (int64_t c = 0; c < C; ++c) scaled[n * C + c] = inp[n * C + c] * factors[n];
     }
-    const auto times_factor = [=](int64_t n, int64_t c, int64_t left, const float* sums)
-        __attribute__((always_inline)) {
+    const auto times_factor = [=](int64_t n, int64_t c, int64_t left, const float* sums) {
         simd::store_n(dinp + n * C + c, simd::load_n(sums, left) * factors[n], left);
     };
     gemm::matmul<k_last, k_first, Words>(dev, N, C, V, terms, ld, weight, C, dinp, C, gemm::Store::set, times_factor);

@@ -65,7 +65,8 @@ void lower_part_in(MatmulKind matmul_kind, float* memory, int64_t n, int64_t K, 
 // Floats of scratch memory that each thread needs for matmul_weights with M rows of K values.
 int64_t weights_scratch_floats(MatmulKind matmul_kind, WeightType weights, int64_t M, int64_t K);
 
-// C (M,N) = A (M,K) · Bᵀ, then the epilogue, where B (N,K) is a weight matrix, stored as cpu.weights says.
+// C (M,N) = A (M,K) · Bᵀ, then the epilogue, where B (N,K) is a weight matrix, stored as cpu.weights says. C's rows lie
+// ldc floats apart, N if it is left out.
 void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
                     int64_t ldc, EpilogueRef epilogue = {});
 inline void matmul_weights(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, const float* weights, float* c,
