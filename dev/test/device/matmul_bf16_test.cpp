@@ -140,12 +140,12 @@ void expect_packed() {
     amx::Packing<order, across, 3>(packed.data(), data, k_last ? K : n, n, K, nullptr).pack_all();
     for (int64_t i = 0; i < 48; ++i)
         for (int64_t k = 0; k < 64; ++k) {
-            const int64_t tile = (i / 32 * steps + k / 32) * 3 * 2 + i % 32 / 16, m = i % 16, p = k % 16;
+            const int64_t tile = (i / 32 * steps + k / 32) * 3 * 2 + i % 32 / 16, m = i % 16, p = k % 32 / 2;
             double sum = 0;
             for (int64_t plane = 2; plane >= 0; --plane) {
                 const uint32_t word = packed[static_cast<size_t>((tile + 2 * plane) * amx::words_of_tile +
                                                                  (across ? p * 16 + m : m * 16 + p))];
-                sum += static_cast<double>(k % 32 < 16 ? low_half(word) : high_half(word));
+                sum += static_cast<double>(k % 2 == 0 ? low_half(word) : high_half(word));
             }
             ASSERT_EQ(sum, static_cast<double>(at(i, k))) << "row " << i << ", k " << k;
         }

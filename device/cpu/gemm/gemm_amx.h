@@ -77,8 +77,6 @@ void multiply_whole_block(int64_t steps, const uint32_t* a, const uint32_t* b, f
     constexpr int64_t size = words_of_tile, row = 64;
     float* const below = c + tile_side * ldc;
     const int64_t c_row = ldc * static_cast<int64_t>(sizeof(float));
-    for (int64_t i = 0; i < block_side; ++i)
-        for (int64_t j = 0; j < block_side; j += tile_side) prefetch_line<Access::write>(c + i * ldc + j);
     asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
     if (accumulate) {
         _tile_loadd(0, c, c_row);
@@ -140,6 +138,8 @@ void multiply_block(int64_t steps, const uint32_t* a, const uint32_t* b, float* 
     copy(c, ldc, block, block_side);
 }
 
+constexpr int64_t rows_at_once = 8;  // for which an epilogue is called: enough that its chains overlap
+
 // Spreads work evenly over a number of calls.
 class Share {
 public:
@@ -170,6 +170,16 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
     // just the strip in use and the next one are kept.
     const bool once = n_blocks == 1;
     const int64_t m_block = once ? rows.size() : Blocks<planes>::MC * more, slots = once ? 2 : m_block / block_side + 1;
+    // With one block of K, the sums lie beside C, in L1, until an epilogue writes C. In a small model C's lines come
+    // one by one from far away; so they are written once, and no tile product waits for them.
+    const bool beside = store != Store::add && k_blocks == 1;
+    alignas(64) float sums[2][block_side * block_side];  // of the block that is computed, and of the one before
+    int buffer = 0;
+    const int64_t ld_sums = beside ? block_side : ldc;
+    const auto copy_sums = [=](int64_t m, int64_t n, int64_t left, const float* from) {
+        simd::store_n(c + m * ldc + n, simd::load_n(from, left), left);
+    };
+    if (beside && !epilogue) epilogue = copy_sums;
     uint32_t* const packed_b = reinterpret_cast<uint32_t*>(memory);
     uint32_t* const packed_a = packed_b + 2 * words<planes>(Blocks<planes>::NC);
     for (int64_t m0 = rows.begin; m0 < rows.end; m0 += m_block) {
@@ -197,14 +207,24 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
                 b_words(j), b + (B == Order::k_last ? n.begin * ldb + k.begin : k.begin * ldb + n.begin), ldb,
                 k.begin < K ? n.size() : 0, k.size(), nullptr);
         };
+        // Rows of a block of C that wait for the epilogue, with their sums.
         struct {
             int64_t row = 0, end = 0, column = 0, width = 0;
-        } finished;  // rows of a block of C that wait for the epilogue
-        const auto finish_row = [&] {
-            if (finished.row == finished.end) return;
-            epilogue({finished.row, finished.row + 1}, finished.column, finished.width,
-                     c + finished.row * ldc + finished.column, ldc);
-            ++finished.row;
+            const float* sums = nullptr;
+        } finished;
+        const auto finish_rows = [&] {
+            const int64_t row = finished.row, count = std::min(rows_at_once, finished.end - row);
+            if (count <= 0) return;
+            epilogue({row, row + count}, finished.column, finished.width, finished.sums, ld_sums);
+            finished.row += count;
+            finished.sums += count * ld_sums;
+        };
+        // The block of C that is next, if it is not computed beside C: its lines are prefetched.
+        float* next_c = nullptr;
+        int64_t next_line = 0;
+        const auto prefetch_c = [&] {
+            prefetch_line<Access::write>(next_c + next_line / 2 * ldc + next_line % 2 * tile_side);
+            ++next_line;
         };
         pack_a(0).pack_all();
         pack_b(0).pack_all();
@@ -213,27 +233,33 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
             const int64_t steps = ceil_div(k.size(), block_side), calls = steps * std::ssize(plane_pairs<planes>),
                           calls_of_strip = ceil_div(n.size(), block_side) * calls;
             auto next_b = pack_b(j + 1);
-            Share share_b(next_b.rows(), strips * calls_of_strip);
+            Share share_b(next_b.parts(), strips * calls_of_strip);
             for (int64_t i = 0; i < strips; ++i) {
                 const int64_t strip = j / n_blocks * strips + i, m = m0 + i * block_side;
                 const bool packs = i + 1 < strips ? j % n_blocks == 0 : (j + 1) % n_blocks == 0;
                 auto next_a = pack_a(packs ? strip + 1 : k_blocks * strips);
-                Share share_a(next_a.rows(), calls_of_strip), share_epilogue(block_side, calls);
+                Share share_a(next_a.parts(), calls_of_strip), share_epilogue(block_side / rows_at_once, calls),
+                    share_c(beside ? 0 : 2 * block_side, calls);
                 const auto meanwhile = [&]() __attribute__((always_inline)) {
-                    share_epilogue.call(finish_row);
-                    share_a.call([&] { next_a.pack_row(); });
-                    share_b.call([&] { next_b.pack_row(); });
+                    share_epilogue.call(finish_rows);
+                    share_c.call(prefetch_c);
+                    share_a.call([&] { next_a.pack_part(); });
+                    share_b.call([&] { next_b.pack_part(); });
                 };
                 for (int64_t o = n.begin; o < n.end; o += block_side) {
                     const int64_t height = std::min(block_side, m1 - m), width = std::min(block_side, n.end - o);
+                    float* const out = beside ? sums[buffer ^= 1] : c + m * ldc + o;
+                    next_c = o + block_side < n.end ? out + block_side : c + (m + block_side) * ldc + n.begin;
+                    next_line = 0;
                     multiply_block<planes>(steps, a_words(strip),
-                                           b_words(j) + (o - n.begin) * steps * tile_side * planes, c + m * ldc + o,
-                                           ldc, store == Store::add || k.begin > 0, height, width, meanwhile);
-                    if (k.end == K) finished = {m, m + height, o, width};
+                                           b_words(j) + (o - n.begin) * steps * tile_side * planes, out, ld_sums,
+                                           store == Store::add || k.begin > 0, beside ? block_side : height,
+                                           beside ? block_side : width, meanwhile);
+                    if (k.end == K) finished = {m, m + height, o, width, out};
                 }
             }
         }
-        while (finished.row < finished.end) finish_row();
+        while (finished.row < finished.end) finish_rows();
     }
 }
 

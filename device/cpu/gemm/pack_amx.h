@@ -1,8 +1,8 @@
 // Packed operands for the GEMM on AMX (gemm_amx.h).
 //
-// The instructions multiply pairs in K and add them to one sum, so operands are packed as words of two bf16, in tiles
-// of 16 x 16 words, 1 KiB each. For a step of 32 in K:
-//   A: word [m][p] holds A[m][p], A[m][p + 16]        B: word [p][n] holds B[p][n], B[p + 16][n]
+// The instructions multiply pairs in K and add them to one sum, so operands are packed as words of two bf16, neighbours
+// in K (words.h), in tiles of 16 x 16 words, 1 KiB each. For a step of 32 in K:
+//   A: word [m][p] holds A[m][2p], A[m][2p + 1]        B: word [p][n] holds B[2p][n], B[2p + 1][n]
 #pragma once
 
 #include "device/cpu/gemm/gemm.h"
@@ -37,11 +37,22 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
         }
     }
 }
+// The same for the neighbours in x's lanes, which y's lanes continue.
+template <int planes>
+void split_along(vfloat x, vfloat y, vfloat (&words)[planes]) {
+    if constexpr (planes == 1) {
+        const vfloat row[] = {x, y};
+        words[0] = gemm::Bf16Pairs::along(row);
+    } else {
+        split(simd::shuffle(x, y, [](int i) { return 2 * i; }), simd::shuffle(x, y, [](int i) { return 2 * i + 1; }),
+              words);
+    }
+}
 
 // Packs n rows of A (or, with `across`, columns of B) and K values of each, in blocks of 32 rows. A block holds its
-// steps one after another; a step holds two tiles of words for each plane, one row of words at a time. Rows and values
-// that do not exist are zeros. The words of one k lie in one row of a tile with `across`, else in one column. A plane's
-// tiles are 2 tiles behind those of the plane before.
+// steps one after another; a step holds two tiles of words for each plane. Rows and values that do not exist are zeros.
+// The words of one k lie in one row of a tile with `across`, else in one column. A plane's tiles are 2 tiles behind
+// those of the plane before.
 // row_sums, if not null (k_first only): += the sum over K of each row.
 template <Order O, bool across, int planes>
 class Packing {
@@ -49,21 +60,25 @@ public:
     Packing(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums)
         : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
 
-    // The total number of rows of words.
-    int64_t rows() const { return 2 * tile_side * steps_ * ceil_div(n_, block_side); }
+    // How often pack_part() is to be called.
+    int64_t parts() const { return tile_side / rows_of_part * 2 * steps_ * ceil_div(n_, block_side); }
 
-    void pack_row() {
-        if constexpr (turns) {
-            if (row_ == 0) turn();
-            put(first_[row_], second_[row_]);
-        } else {
-            put(load(row_, 0), load(row_, tile_side));
-        }
-        prefetch_next(row_, 0), prefetch_next(row_, tile_side);
-        if (++row_ < tile_side) return;
+    void pack_part() {
+        if (half_ + tile_side <= n_ && k_ + block_side <= K_)
+            pack([this](int64_t i, int64_t j) __attribute__((always_inline)) { return simd::load(at(i, j)); });
+        else
+            pack([this](int64_t i, int64_t j) __attribute__((always_inline)) { return load_rest(i, j); });
+        row_ += rows_of_part;
+        if (row_ < tile_side) return;
         row_ = 0;
         half_ += tile_side;
         if (half_ % block_side) return;
+        if (O == Order::k_first && across) {  // rows of x from end to end, which hardware prefetches
+            if (half_ < n_) return;
+            half_ = 0;
+            k_ += block_side;
+            return;
+        }
         half_ -= block_side;
         k_ += block_side;
         if (k_ < K_) return;
@@ -71,52 +86,71 @@ public:
         half_ += block_side;
     }
     void pack_all() {
-        for (int64_t r = rows(); r > 0; --r) pack_row();
+        for (int64_t p = parts(); p > 0; --p) pack_part();
     }
 
 private:
     static constexpr bool turns = (O == Order::k_last) == across;
+    // Few enough that a core still looks ahead to the tile products after a part. With all 16 rows and three planes a
+    // matmul took up to 1.2 times as long.
+    static constexpr int64_t rows_of_part = planes == 1 ? 8 : 2;
 
-    // Row i of the tile's 16 rows of x, from column j on. Columns are k's if k_last, otherwise n's.
-    vfloat load(int64_t i, int64_t j) const {
-        if constexpr (O == Order::k_last)
-            return half_ + i < n_ && k_ + j < K_ ? simd::load_n(x_ + (half_ + i) * ld_ + k_ + j, K_ - k_ - j)
-                                                 : vfloat{};
-        else
-            return k_ + i + j < K_ && half_ < n_ ? simd::load_n(x_ + (k_ + i + j) * ld_ + half_, n_ - half_) : vfloat{};
+    // Vector j, 0 or 1, of the tile's row i of words before it is turned: 16 k's of one row, or 16 rows of one k.
+    const float* at(int64_t i, int64_t j) const {
+        return O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j * tile_side : x_ + (k_ + 2 * i + j) * ld_ + half_;
     }
-    // Prefetches the data that load(i, j) will read for the next step's tile.
-    void prefetch_next(int64_t i, int64_t j) const {
-        prefetch_line(O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j + block_side
-                                         : x_ + (k_ + i + j + block_side) * ld_ + half_);
+    vfloat load_rest(int64_t i, int64_t j) const {
+        const int64_t row = half_ + (O == Order::k_last ? i : 0),
+                      k = k_ + (O == Order::k_last ? j * tile_side : 2 * i + j);
+        if (row >= n_ || k >= K_) return vfloat{};
+        return simd::load_n(at(i, j), O == Order::k_last ? K_ - k : n_ - row);
     }
-    void turn() {
-        for (int64_t i = 0; i < tile_side; ++i) first_[i] = load(i, 0), second_[i] = load(i, tile_side);
-        if (row_sums_ && half_ < n_) {
-            vfloat sum{};
-            for (int64_t i = 0; i < tile_side; i += 4)
-                sum += ((first_[i] + second_[i]) + (first_[i + 1] + second_[i + 1])) +
-                       ((first_[i + 2] + second_[i + 2]) + (first_[i + 3] + second_[i + 3]));
-            vfloat& sums = sums_[half_ / tile_side % 2];
-            sums = k_ == 0 ? sum : sums + sum;
-            if (k_ + block_side >= K_)
-                simd::store_n(row_sums_ + half_, simd::load_n(row_sums_ + half_, n_ - half_) + sums, n_ - half_);
+    template <class Load>
+    [[gnu::always_inline]] void pack(const Load& load) {
+        uint32_t* const to = words_ + (half_ / block_side * steps_ * block_side + k_) * planes * tile_side +
+                             half_ % block_side * tile_side;
+        const auto store = [&](int64_t plane, int64_t i, vfloat row) {
+            simd::store(reinterpret_cast<float*>(to + 2 * plane * words_of_tile + i * tile_side), row);
+        };
+        vfloat sum{};
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < rows_of_part; ++r) {
+            const int64_t i = row_ + r;
+            const vfloat x = load(i, 0), y = load(i, 1);
+            if constexpr (O == Order::k_first && !across) sum += x + y;
+            vfloat words[planes];
+            if constexpr (O == Order::k_last)
+                split_along(x, y, words);
+            else
+                split(x, y, words);
+            for (int64_t p = 0; p < planes; ++p)
+                if constexpr (turns)
+                    rows_[p][i] = words[p];
+                else
+                    store(p, i, words[p]);
+            // For the next step's tile.
+            const int64_t next = O == Order::k_last ? block_side : block_side * ld_;
+            prefetch_line(at(i, 0) + next), prefetch_line(at(i, 1) + next);
         }
-        const auto exchange = [](vfloat(&rows)[tile_side]) {
+        if constexpr (O == Order::k_first && !across) add_to_row_sums(sum);
+        if (!turns || row_ + rows_of_part < tile_side) return;
+        for (int64_t p = 0; p < planes; ++p) {
+            vfloat rows[tile_side];
+            std::copy_n(rows_[p], tile_side, rows);
             simd::exchange_all<8>(rows);
             simd::exchange_all<4>(rows);
             simd::exchange_all<2>(rows);
             simd::exchange_all<1>(rows);
-        };
-        exchange(first_), exchange(second_);
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < tile_side; ++i) store(p, i, rows[i]);
+        }
     }
-    void put(vfloat x, vfloat y) {
-        vfloat of_planes[planes];
-        split(x, y, of_planes);
-        uint32_t* const to = words_ + (half_ / block_side * steps_ * block_side + k_) * planes * tile_side +
-                             half_ % block_side * tile_side + row_ * tile_side;
-        for (int p = 0; p < planes; ++p)
-            simd::store(reinterpret_cast<float*>(to + 2 * p * words_of_tile), of_planes[p]);
+    void add_to_row_sums(vfloat sum) {
+        if (!row_sums_ || half_ >= n_) return;
+        vfloat& sums = sums_[half_ / tile_side % 2];
+        sums = k_ == 0 && row_ == 0 ? sum : sums + sum;
+        if (k_ + block_side >= K_ && row_ + rows_of_part == tile_side)
+            simd::store_n(row_sums_ + half_, simd::load_n(row_sums_ + half_, n_ - half_) + sums, n_ - half_);
     }
 
     uint32_t* words_;
@@ -126,7 +160,7 @@ private:
     int64_t steps_ = ceil_div(K_, block_side);
     int64_t half_ = 0, k_ = 0, row_ = 0;  // the tile of words, and the row that is next
     vfloat sums_[2];
-    vfloat first_[turns ? tile_side : 1], second_[turns ? tile_side : 1];  // turned: k = 0 … 15 and 16 … 31
+    vfloat rows_[planes][turns ? tile_side : 1];  // not turned yet
 };
 
 }  // namespace amx
