@@ -23,7 +23,7 @@ constexpr int64_t words_of_tile = tile_side * tile_side;
 // nearest bf16. With three, they add up to x and y exactly, except for numbers below some 2^-110, whose last bits are
 // lost, and numbers that round to infinity, which become NaN.
 template <int planes>
-void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
+[[gnu::always_inline]] inline void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
     if constexpr (planes == 1) {
         const vfloat rows[] = {x, y};
         words[0] = gemm::Bf16Pairs::across(rows);
@@ -39,7 +39,7 @@ void split(vfloat x, vfloat y, vfloat (&words)[planes]) {
 }
 // The same for the neighbours in x's lanes, which y's lanes continue.
 template <int planes>
-void split_along(vfloat x, vfloat y, vfloat (&words)[planes]) {
+[[gnu::always_inline]] inline void split_along(vfloat x, vfloat y, vfloat (&words)[planes]) {
     if constexpr (planes == 1) {
         const vfloat row[] = {x, y};
         words[0] = gemm::Bf16Pairs::along(row);
