@@ -154,8 +154,8 @@ private:
 };
 
 // Computes C's rectangle [rows) x [columns), as gemm::block does. `memory` is scratch memory of scratch_floats()
-// floats.
-template <int planes, Order A, Order B>
+// floats. StoredA as in gemm::block, with one plane.
+template <int planes, Order A, Order B, class StoredA = gemm::Floats>
 void block(float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda, const float* b,
            int64_t ldb, float* c, int64_t ldc, Store store, gemm::EpilogueRef epilogue, float* row_sums) {
     configure();
@@ -190,10 +190,11 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
         const auto pack_a = [&](int64_t i) {
             const int64_t m = m0 + i % strips * block_side;
             const Range k = k_of(i / strips);
-            return Packing<A, false, planes>(a_words(i),
-                                             a + (A == Order::k_last ? m * lda + k.begin : k.begin * lda + m), lda,
-                                             k.begin < K ? std::min(block_side, m1 - m) : 0, k.size(),
-                                             row_sums && columns.begin == 0 ? row_sums + m : nullptr);
+            const float* const from =
+                a + (A == Order::k_last ? m * lda + k.begin / StoredA::size : k.begin * lda + m / StoredA::size);
+            return Packing<A, false, planes, StoredA>(a_words(i), from, lda,
+                                                      k.begin < K ? std::min(block_side, m1 - m) : 0, k.size(),
+                                                      row_sums && columns.begin == 0 ? row_sums + m : nullptr);
         };
         const auto b_words = [&](int64_t j) { return packed_b + j % 2 * words<planes>(Blocks<planes>::NC); };
         const auto columns_of = [&](int64_t j) {

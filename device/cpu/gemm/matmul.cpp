@@ -51,9 +51,9 @@ template <class Words>
 int64_t scratch_of(Words) {
     return scratch_floats();
 }
-template <Order A, Order B, class Words, class... Arguments>
+template <Order A, Order B, class StoredA, class Words, class... Arguments>
 void block_of(Words, const Arguments&... arguments) {
-    block<Words, A, B>(arguments...);
+    if constexpr (StoredA::size <= Words::size) block<Words, A, B, StoredA>(arguments...);
 }
 template <Order A, Order B, class Words>
 void lower_part_of(Words, float* memory, int64_t n, int64_t K, const float* a, int64_t lda, const float* b, int64_t ldb,
@@ -65,9 +65,9 @@ template <int planes>
 int64_t scratch_of(amx::Planes<planes>) {
     return amx::scratch_floats<planes>();
 }
-template <Order A, Order B, int planes, class... Arguments>
+template <Order A, Order B, class StoredA, int planes, class... Arguments>
 void block_of(amx::Planes<planes>, const Arguments&... arguments) {
-    amx::block<planes, A, B>(arguments...);
+    if constexpr (StoredA::size == 1 || planes == 1) amx::block<planes, A, B, StoredA>(arguments...);
 }
 // Strips of rows, not narrower than this: B is packed anew for each.
 template <Order A, Order B, int planes>
@@ -157,12 +157,10 @@ int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
 template <Order A, Order B, class StoredA>
 void block_in(MatmulKind matmul_kind, float* memory, Range rows, Range columns, int64_t K, const float* a, int64_t lda,
               const float* b, int64_t ldb, float* c, int64_t ldc, Store store, EpilogueRef epilogue, float* row_sums) {
-    if constexpr (StoredA::size > 1)
-        block<StoredA, A, B, StoredA>(memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
-    else
-        for_kind(matmul_kind, [&](auto kind) {
-            block_of<A, B>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
-        });
+    // What is stored in pairs can only be multiplied as pairs.
+    for_kind(StoredA::size > 1 ? MatmulKind::bf16 : matmul_kind, [&](auto kind) {
+        block_of<A, B, StoredA>(kind, memory, rows, columns, K, a, lda, b, ldb, c, ldc, store, epilogue, row_sums);
+    });
 }
 
 template <Order A, Order B>

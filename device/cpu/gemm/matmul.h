@@ -32,7 +32,7 @@ auto for_kind([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 template <class F>
 auto for_stored([[maybe_unused]] MatmulKind matmul_kind, const F& f) {
 #if defined(__AVX512BF16__)
-    if (matmul_kind == MatmulKind::bf16 && !amx::permitted()) return f(Bf16Pairs());
+    if (matmul_kind == MatmulKind::bf16) return f(Bf16Pairs());
 #endif
     return f(Floats());
 }

@@ -54,8 +54,13 @@ template <int planes>
 // The words of one k lie in one row of a tile with `across`, else in one column. A plane's tiles are 2 tiles behind
 // those of the plane before.
 // row_sums, if not null (k_first only): += the sum over K of each row.
-template <Order O, bool across, int planes>
+// With Stored = Bf16Pairs, of one plane and not `across`, x consists of pairs of neighbours in its rows, and ld counts
+// pairs.
+template <Order O, bool across, int planes, class Stored = gemm::Floats>
 class Packing {
+    static constexpr bool paired = Stored::size > 1;
+    static_assert(!paired || (planes == 1 && !across));
+
 public:
     Packing(uint32_t* words, const float* x, int64_t ld, int64_t n, int64_t K, float* row_sums)
         : words_(words), x_(x), ld_(ld), n_(n), K_(K), row_sums_(row_sums) {}
@@ -64,10 +69,7 @@ public:
     int64_t parts() const { return tile_side / rows_of_part * 2 * steps_ * ceil_div(n_, block_side); }
 
     void pack_part() {
-        if (half_ + tile_side <= n_ && k_ + block_side <= K_)
-            pack([this](int64_t i, int64_t j) __attribute__((always_inline)) { return simd::load(at(i, j)); });
-        else
-            pack([this](int64_t i, int64_t j) __attribute__((always_inline)) { return load_rest(i, j); });
+        half_ + tile_side <= n_&& k_ + block_side <= K_ ? pack<true>() : pack<false>();
         row_ += rows_of_part;
         if (row_ < tile_side) return;
         row_ = 0;
@@ -97,16 +99,31 @@ private:
 
     // Vector j, 0 or 1, of the tile's row i of words before it is turned: 16 k's of one row, or 16 rows of one k.
     const float* at(int64_t i, int64_t j) const {
-        return O == Order::k_last ? x_ + (half_ + i) * ld_ + k_ + j * tile_side : x_ + (k_ + 2 * i + j) * ld_ + half_;
+        constexpr int64_t values = Stored::size;
+        return O == Order::k_last ? x_ + (half_ + i) * ld_ + (k_ + j * tile_side) / values
+                                  : x_ + (k_ + 2 * i + j) * ld_ + half_ / values;
     }
-    vfloat load_rest(int64_t i, int64_t j) const {
+    template <bool whole>
+    vfloat load(int64_t i, int64_t j) const {
+        if (whole) return simd::load(at(i, j));
         const int64_t row = half_ + (O == Order::k_last ? i : 0),
                       k = k_ + (O == Order::k_last ? j * tile_side : 2 * i + j);
         if (row >= n_ || k >= K_) return vfloat{};
         return simd::load_n(at(i, j), O == Order::k_last ? K_ - k : n_ - row);
     }
-    template <class Load>
-    [[gnu::always_inline]] void pack(const Load& load) {
+    // The tile's row i of words, from pairs.
+    template <bool whole>
+    vfloat row_of_pairs(int64_t i) const {
+        if constexpr (O == Order::k_last) {
+            if (whole) return simd::load(at(i, 0));
+            return half_ + i < n_ && k_ < K_ ? simd::load_n(at(i, 0), ceil_div(K_ - k_, Stored::size)) : vfloat{};
+        } else {
+            const int64_t k = k_ + 2 * i, left = whole ? 2 : K_ - k, n = whole ? tile_side : n_ - half_;
+            return left > 0 && n > 0 ? Stored::across(Stored(), at(i, 0), ld_, left, n) : vfloat{};
+        }
+    }
+    template <bool whole>
+    void pack() {
         uint32_t* const to = words_ + (half_ / block_side * steps_ * block_side + k_) * planes * tile_side +
                              half_ % block_side * tile_side;
         const auto store = [&](int64_t plane, int64_t i, vfloat row) {
@@ -116,20 +133,24 @@ private:
 #pragma GCC unroll 16
         for (int64_t r = 0; r < rows_of_part; ++r) {
             const int64_t i = row_ + r;
-            const vfloat x = load(i, 0), y = load(i, 1);
-            if constexpr (O == Order::k_first && !across) sum += x + y;
             vfloat words[planes];
-            if constexpr (O == Order::k_last)
-                split_along(x, y, words);
-            else
-                split(x, y, words);
+            if constexpr (paired) {
+                words[0] = row_of_pairs<whole>(i);
+            } else {
+                const vfloat x = load<whole>(i, 0), y = load<whole>(i, 1);
+                if constexpr (O == Order::k_first && !across) sum += x + y;
+                if constexpr (O == Order::k_last)
+                    split_along(x, y, words);
+                else
+                    split(x, y, words);
+            }
             for (int64_t p = 0; p < planes; ++p)
                 if constexpr (turns)
                     rows_[p][i] = words[p];
                 else
                     store(p, i, words[p]);
             // For the next step's tile.
-            const int64_t next = O == Order::k_last ? block_side : block_side * ld_;
+            const int64_t next = O == Order::k_last ? block_side / Stored::size : block_side * ld_;
             prefetch_line(at(i, 0) + next), prefetch_line(at(i, 1) + next);
         }
         if constexpr (O == Order::k_first && !across) add_to_row_sums(sum);

@@ -45,6 +45,12 @@ struct Bf16Pairs {
     static vfloat across(Floats, const float* p, int64_t ld, int64_t left, int64_t n) { return across(p, ld, left, n); }
     // The same, of rows that are stored as words of another kind, here of bf16 (A as StoredA in gemm.h).
     static vfloat across(Bf16Pairs, const float* p, int64_t ld, int64_t left, int64_t n) {
+        if (n >= W && left > 1) {
+            const auto half = [](const float* row) {
+                return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
+            };
+            return interleaved(_mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(half(p)), half(p + ld), 1));
+        }
         const auto words = (__mmask8)((1u << ceil_div(std::min<int64_t>(n, W), size)) - 1);
         const __m512i first = _mm512_maskz_loadu_epi32(words, p);
         if (left == 1) return interleaved(first);
