@@ -138,9 +138,7 @@ void expect_agreement(Tensors& t) {
     t.dqkv.expect_close("dqkv", roundoff);
 }
 
-std::string why_not_bf16() {
-    return gemm::has_bf16 ? "" : "this CPU has no AVX512-BF16";
-}
+std::string why_not_bf16() { return gemm::has_bf16 ? "" : "this CPU has no AVX512-BF16"; }
 std::vector<MatmulKind> matmul_kinds() {
     if (why_not_bf16().empty()) return {MatmulKind::fp32, MatmulKind::bf16};
     return {MatmulKind::fp32};

@@ -5,7 +5,8 @@
 //
 // Packing takes about as long as the tile products, but runs on the vector units, which are idle meanwhile. So packing
 // and the epilogue of C's previous block are interleaved with the tile products, one share at a time. A core looks some
-// 500 instructions ahead and executes both at once.
+// 500 instructions ahead and executes both at once, if only in part: four tile products with their loads take 38 ns,
+// packing a tile from L1 takes 13 ns, and both take 47.
 #pragma once
 
 #include "device/cpu/gemm/pack_amx.h"
