@@ -42,7 +42,7 @@ inline constexpr std::array recipes = {
     Recipe{2.2e13, 4, 96, 64, 32, 8192, 0.012, true},
     Recipe{4.6e13, 6, 128, 128, 16, 8192, 0.012, true},
     Recipe{1.5e14, 4, 160, 256, 8, 8192, 0.006, true},
-    Recipe{7e14, 6, 192, 256, 16, 8192, 0.006, false},
+    Recipe{7e14, 6, 192, 256, 16, 8192, 0.006, true},
     Recipe{2.2e15, 6, 256, 256, 16, 16384, 0.004, false},
     Recipe{7e15, 8, 288, 512, 16, 16384, 0.003, false},
     Recipe{2.2e16, 8, 384, 512, 32, 16384, 0.002, false},
@@ -103,7 +103,7 @@ inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.174}, Me
                                                   MeasuredRun{4.6e13, 1.093}, MeasuredRun{1.5e14, 1.042},
                                                   MeasuredRun{5e14, 1.009}};
 inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.410}, MeasuredRun{2.2e13, 1.325},
-                                      MeasuredRun{4.6e13, 1.273}, MeasuredRun{1.5e14, 1.141}};
+                                      MeasuredRun{4.6e13, 1.273}, MeasuredRun{1.5e14, 1.141}, MeasuredRun{5e14, 1.052}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},
                                               MeasuredText{"enwik8", enwik8}};
