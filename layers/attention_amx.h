@@ -9,10 +9,13 @@ namespace amx {
 // c (R tiles,C tiles) [+]= a · b over `words` of K, a multiple of 16. Rows of a, b and c lie lda, ldb and ldc floats
 // apart, and the second tile of b's columns next_b floats behind the first.
 template <int R, int C>
-void multiply_tiles([[maybe_unused]] float* c, [[maybe_unused]] int64_t ldc, [[maybe_unused]] bool accumulate,
-                    [[maybe_unused]] int64_t words, [[maybe_unused]] const float* a, [[maybe_unused]] int64_t lda,
-                    [[maybe_unused]] const float* b, [[maybe_unused]] int64_t ldb, [[maybe_unused]] int64_t next_b) {
+void multiply_tiles(float* c, int64_t ldc, bool accumulate, int64_t words, const float* a, int64_t lda, const float* b,
+                    int64_t ldb, int64_t next_b);
+
 #if defined(__AMX_BF16__)
+template <int R, int C>
+void multiply_tiles(float* c, int64_t ldc, bool accumulate, int64_t words, const float* a, int64_t lda, const float* b,
+                    int64_t ldb, [[maybe_unused]] int64_t next_b) {
     constexpr auto bytes = [](int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); };
     float* const below = c + tile_side * ldc;
     asm volatile("" ::: "memory");  // GCC's tile loads do not declare that they read memory
@@ -41,7 +44,7 @@ void multiply_tiles([[maybe_unused]] float* c, [[maybe_unused]] int64_t ldc, [[m
     if (C > 1) _tile_stored(1, c + tile_side, bytes(ldc));
     if (R > 1) _tile_stored(2, below, bytes(ldc));
     if (R > 1 && C > 1) _tile_stored(3, below + tile_side, bytes(ldc));
-#endif
 }
+#endif
 
 }  // namespace amx

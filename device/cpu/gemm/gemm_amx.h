@@ -269,5 +269,6 @@ void block(float* memory, Range rows, Range columns, int64_t K, const float* a, 
 #else
 namespace amx {
 inline bool permitted() { return false; }
+inline void configure() {}
 }  // namespace amx
 #endif

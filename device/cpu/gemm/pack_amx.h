@@ -69,7 +69,8 @@ public:
     int64_t parts() const { return tile_side / rows_of_part * 2 * steps_ * ceil_div(n_, block_side); }
 
     void pack_part() {
-        half_ + tile_side <= n_&& k_ + block_side <= K_ ? pack<true>() : pack<false>();
+        const bool whole = half_ + tile_side <= n_ && k_ + block_side <= K_;
+        whole ? pack<true>() : pack<false>();
         row_ += rows_of_part;
         if (row_ < tile_side) return;
         row_ = 0;
