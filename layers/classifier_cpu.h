@@ -1,10 +1,12 @@
-// The classifier on the Cpu. It works on a chunk of rows at a time, and replaces logits by the terms of their softmax.
+// The classifier on the Cpu. It works on a chunk of rows at a time, and stores the terms of their softmax in place of
+// the logits.
 #pragma once
 
 #include "layers/classifier.h"
 #include "device/bf16.h"
 #include "device/cpu/gemm/matmul.h"
 #include "device/cpu/simd.h"
+#include "device/cpu/weight_rows.h"
 
 namespace classifier {
 
@@ -20,23 +22,45 @@ inline int64_t row_floats(int64_t V) {
     return (gemm::ceil_div(V, line) | 1) * line;
 }
 
+// The terms of a row are summed in runs of about this many, in lanes: if all are nearly equal, the rounding errors of
+// one long sum would all have the same sign.
+constexpr int64_t run = 960;
+
+// The memory in Cpu::shared() for a chunk of N rows, whose terms take `words` floats each row.
+struct Memory {
+    int64_t runs, ld;      // of a row; floats from one row of terms to the next
+    float* row;            // (V)
+    float* terms;          // (N,ld)
+    float* sums;           // (N,runs,W), of a run's terms
+    float* expected;       // (N), the targets' logits, up to rounding
+    float* target_logits;  // (N)
+    float* factors;        // (N): the sum of a row's terms, then scale / sum
+    float* scaled;         // (N,C): inp * factors
+
+    Memory(float* shared, int64_t N, int64_t V, int64_t words)
+        : runs(gemm::ceil_div(V, run)),
+          ld(row_floats(words)),
+          row(shared),
+          terms(row + row_floats(V)),
+          sums(terms + N * ld),
+          expected(sums + N * runs * simd::W),
+          target_logits(expected + N),
+          factors(target_logits + N),
+          scaled(factors + N) {}
+};
 // Floats of Cpu::shared() for N or fewer rows: fewer rows may have larger chunks than N rows have.
 inline int64_t shared_floats(int64_t N, int64_t C, int64_t V) {
-    return std::min(N, most_rows(V)) * (row_floats(V) + C + 1);
+    return row_floats(V) + std::min(N, most_rows(V)) * (row_floats(V) + gemm::ceil_div(V, run) * simd::W + 3 + C);
 }
-
-// A row is treated in runs of this many logits, which stay in L1. Their terms are summed apart: if all are nearly
-// equal, the rounding errors of one long sum would all have the same sign.
-constexpr int64_t run = 1024;
 
 // The values that `Words` consist of.
 template <class Words>
 using Term = std::conditional_t<Words::size == 1, float, bf16>;
 
-// Replaces n logits by e^(logit - top), written from `terms` on, which may be `logits` or lie before it. Returns the
-// sums of the lanes.
-template <class Words>
-simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top) {
+// Computes the terms e^(logit - top) of n logits, and stores them as `Words` from `terms` on, which may be `logits` or
+// lie before it. Returns their sums in lanes.
+template <class Words, bool stored = true>
+[[gnu::always_inline]] inline simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top) {
     using namespace simd;
     constexpr int64_t at_once = W * Words::size;
     vfloat sums{};
@@ -47,7 +71,7 @@ simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top)
             e[u] = first(exp(load_n(logits + i + u * W, left) - top), left);
             sums += e[u];
         }
-        store_n(terms + i / Words::size, Words::along(e), gemm::ceil_div(count, Words::size));
+        if (stored) store_n(terms + i / Words::size, Words::along(e), gemm::ceil_div(count, Words::size));
     };
     int64_t i = 0;
     for (; i + at_once <= n; i += at_once) some(i, at_once);
@@ -89,15 +113,68 @@ float softmax_row(float* row, int64_t V, int32_t target, float* loss) {
     return denominator;
 }
 
-// Calls f(begin, end, logits) for each chunk, after the logits (end - begin, V) of its rows [begin, end) are computed,
-// row_floats(V) from row to row. The rest of the shared memory follows them.
-template <class F>
-void each_chunk(Cpu& dev, const float* inp, const float* weight, int64_t N, int64_t C, int64_t V, const F& f) {
-    float* const logits = dev.shared(shared_floats(N, C, V));
-    for (int64_t i = 0; i < chunks(N, V); ++i) {
-        const gemm::Range rows = gemm::part_of(N, chunks(N, V), i);
-        gemm::matmul_weights(dev, rows.size(), V, C, inp + rows.begin * C, weight, logits, row_floats(V));
-        f(rows.begin, rows.end, logits);
+// Where a tile of logits is complete while it is in L1, its terms are made there, and the logits are not stored at all.
+// The largest logit is not known yet. Instead, e^(logit - expected) are a row's terms, where `expected` is about the
+// target's logit: then their sum is about e^loss. Where it is not within these bounds, or NaN, it may have overflowed
+// or lost what matters, and softmax_row() computes the row again.
+inline bool usable(float sum) { return sum > 1e-15f && sum < 1e15f; }
+
+// Elsewhere pairs of bf16 would overwrite what other threads' tiles have of the sums over the first blocks of C.
+inline bool in_epilogue(const Cpu& dev, int64_t C) {
+    return dev.matmul_kind != MatmulKind::bf16 || gemm::one_block(dev.matmul_kind, C);
+}
+
+// inp (C) · row v of the weights, up to rounding.
+template <class Element>
+float dot(const float* inp, const WeightRows<Element>& weights, int64_t v, int64_t C) {
+    simd::vfloat sums{};
+    for (int64_t c = 0; c < C; c += simd::W)
+        sums = simd::fma(simd::load_n(inp + c, C - c), simd::load_n(weights.row(v) + c, C - c), sums);
+    return weights.scale(v) * simd::sum(sums);
+}
+
+// Computes the losses of N rows, their terms if they are `stored`, and the sums of the terms as memory.factors.
+template <class Words, bool stored>
+void compute_terms(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
+                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+    using namespace simd;
+    const auto [runs, ld, row, terms, sums, expected, target_logits, factors, scaled] = memory;
+    if (!in_epilogue(dev, C)) {
+        gemm::matmul_weights(dev, N, V, C, inp, weight, terms, ld);
+#pragma omp parallel for schedule(static)
+        for (int64_t n = 0; n < N; ++n) factors[n] = softmax_row<Words>(terms + n * ld, V, targets[n], losses + n);
+        return;
+    }
+    with_rows(dev.weights, weight, C, [&](const auto& rows) {
+#pragma omp parallel for schedule(static)
+        for (int64_t n = 0; n < N; ++n) {
+            expected[n] = dot(inp + n * C, rows, targets[n], C);
+            std::fill_n(sums + n * runs * W, runs * W, 0.0f);
+        }
+    });
+    const auto to_terms = [=](gemm::Range rows, int64_t v, int64_t lanes, const float* logits, int64_t logits_ld) {
+        for (int64_t n = rows.begin; n < rows.end; ++n, logits += logits_ld) {
+            const int64_t target = targets[n] - v;
+            if (target >= 0 && target < lanes) target_logits[n] = logits[target];
+            float* const run_sums = sums + (n * runs + v / run) * W;
+            store(run_sums, load(run_sums) + make_terms<Words, stored>(terms + n * ld + v / Words::size, logits, lanes,
+                                                                       expected[n]));
+        }
+    };
+    constexpr bool in_place = stored && Words::size == 1;
+    gemm::matmul_weights(dev, N, V, C, inp, weight, terms, ld, gemm::EpilogueRef(to_terms, run, in_place));
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; ++n) {
+        vfloat sum{};
+        for (int64_t r = 0; r < runs; ++r) sum += load(sums + (n * runs + r) * W);
+        factors[n] = simd::sum(sum);
+        losses[n] = std::log(factors[n]) + (expected[n] - target_logits[n]);
+    }
+    for (int64_t n = 0; n < N; ++n) {
+        if (usable(factors[n])) continue;
+        gemm::matmul_weights(dev, 1, V, C, inp + n * C, weight, row);
+        factors[n] = softmax_row<Words>(row, V, targets[n], losses + n);
+        if (stored) std::copy_n(row, gemm::ceil_div(V, Words::size), terms + n * ld);
     }
 }
 
@@ -108,23 +185,23 @@ void set_term(float* row, int64_t i, float x) {
     std::memcpy(reinterpret_cast<Term<Words>*>(row) + i, &term, sizeof term);
 }
 
-// The backward of N rows, whose logits become the softmax's terms. dlogits = terms * factors, row by row, once each
-// target's term is less by the sum of its row. dinp is multiplied by the factors after its matmul, and dweight is a sum
-// of inp * factors, so that the terms are not read and written once more. inp * factors (N,C) and the factors (N)
-// follow the terms in memory.
+// The losses and the backward of N rows. dlogits = terms * factors, row by row, once each target's term is less by the
+// sum of its row. dinp is multiplied by the factors after its matmul, and dweight is a sum of inp * factors, so that
+// the terms are not read and written once more.
 template <class Words>
-void backward_of_chunk(Cpu& dev, float* terms, float* losses, float* dinp, float* dweight, const float* inp,
-                       const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V, float scale,
-                       bool accumulate) {
+void chunk_forward_backward(Cpu& dev, const Memory& memory, float* losses, float* dinp, float* dweight,
+                            const float* inp, const float* weight, const int32_t* targets, int64_t N, int64_t C,
+                            int64_t V, float scale, bool accumulate) {
     using enum gemm::Order;
-    const int64_t ld = row_floats(V);
-    float* const scaled = terms + N * ld;
-    float* const factors = scaled + N * C;
+    compute_terms<Words, true>(dev, memory, losses, inp, weight, targets, N, C, V);
+    float* const terms = memory.terms;
+    float* const factors = memory.factors;
+    float* const scaled = memory.scaled;
+    const int64_t ld = memory.ld;
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; ++n) {
-        float* const row = terms + n * ld;
-        const float sum = softmax_row<Words>(row, V, targets[n], losses + n);
-        set_term<Words>(row, targets[n], sum * std::expm1(-losses[n]));  // sum * (softmax - 1)
+        const float sum = factors[n];
+        set_term<Words>(terms + n * ld, targets[n], sum * std::expm1(-losses[n]));  // sum * (softmax - 1)
         factors[n] = scale / sum;
         for (int64_t c = 0; c < C; ++c) scaled[n * C + c] = inp[n * C + c] * factors[n];
     }
@@ -134,6 +211,17 @@ void backward_of_chunk(Cpu& dev, float* terms, float* losses, float* dinp, float
     gemm::matmul<k_last, k_first, Words>(dev, N, C, V, terms, ld, weight, C, dinp, C, gemm::Store::set, times_factor);
     gemm::matmul<k_first, k_first, Words>(dev, V, C, N, terms, ld, scaled, C, dweight, C,
                                           accumulate ? gemm::Store::add : gemm::Store::stream);
+}
+
+// Calls f(first row, rows, memory) for each chunk. Terms are stored as `Words`.
+template <class Words, class F>
+void each_chunk(Cpu& dev, int64_t N, int64_t C, int64_t V, const F& f) {
+    float* const shared = dev.shared(shared_floats(N, C, V));
+    const int64_t words = in_epilogue(dev, C) ? gemm::ceil_div(V, Words::size) : V;
+    for (int64_t i = 0; i < chunks(N, V); ++i) {
+        const gemm::Range rows = gemm::part_of(N, chunks(N, V), i);
+        f(rows.begin, rows.size(), Memory(shared, rows.size(), V, words));
+    }
 }
 
 }  // namespace classifier
@@ -149,10 +237,9 @@ inline void classifier_logits(Cpu& dev, float* logits, const float* inp, const f
 inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const float* weight, const int32_t* targets,
                                int64_t N, int64_t C, int64_t V) {
     const Timed timed(dev, "classifier_forward", 2 * prod(N, C, V), 0);
-    classifier::each_chunk(dev, inp, weight, N, C, V, [=](int64_t begin, int64_t end, float* logits) {
-#pragma omp parallel for schedule(static)
-        for (int64_t n = begin; n < end; ++n)
-            classifier::softmax_row(logits + (n - begin) * classifier::row_floats(V), V, targets[n], losses + n);
+    using gemm::Floats;
+    classifier::each_chunk<Floats>(dev, N, C, V, [=, &dev](int64_t n, int64_t rows, const classifier::Memory& memory) {
+        classifier::compute_terms<Floats, false>(dev, memory, losses + n, inp + n * C, weight, targets + n, rows, C, V);
     });
 }
 
@@ -164,10 +251,10 @@ inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, fl
                                         float scale, bool accumulate = true) {
     const Timed timed(dev, "classifier_forward_backward", 6 * prod(N, C, V), 0);
     gemm::for_stored(dev.matmul_kind, [&]<class Words>(Words) {
-        classifier::each_chunk(dev, inp, weight, N, C, V, [=, &dev](int64_t begin, int64_t end, float* terms) {
-            classifier::backward_of_chunk<Words>(dev, terms, losses + begin, dinp + begin * C, dweight, inp + begin * C,
-                                                 weight, targets + begin, end - begin, C, V, scale,
-                                                 accumulate || begin > 0);
-        });
+        classifier::each_chunk<Words>(
+            dev, N, C, V, [=, &dev](int64_t n, int64_t rows, const classifier::Memory& memory) {
+                classifier::chunk_forward_backward<Words>(dev, memory, losses + n, dinp + n * C, dweight, inp + n * C,
+                                                          weight, targets + n, rows, C, V, scale, accumulate || n > 0);
+            });
     });
 }

@@ -96,9 +96,10 @@ void cross_entropy(Reference<double>& dev, double* logits, double* losses, const
     }
 }
 
-// 5. The function that layers/classifier_cpu.h calls for each row of its logits. It reads them once: it subtracts the
-// largest of the first 1,024 instead of all, and scales the terms so far only where a later one is larger by 30.
-// The classifier leaves the scale to its matmuls.
+// 5. The function of layers/classifier_cpu.h for a row of logits in memory. It reads them once: it subtracts the
+// largest of the first 960 instead of all, and scales the terms so far only where a later one is larger by 30. The
+// classifier leaves the scale to its matmuls, and makes most terms where the logits are made, in the epilogue of their
+// matmul.
 void cross_entropy(Cpu&, float* logits, float* losses, const int32_t* targets, double scale, int64_t N, int64_t V) {
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; ++n) {

@@ -196,6 +196,67 @@ TEST(Classifier, LogitsThatGrowFromRunToRun) {
         }
 }
 
+// Rows whose sum of terms is out of bounds are computed again, in fp32 and in bf16, and those beside them are not
+// touched: every third target is unlikelier than another token by e^60. The last shape has more channels than one block.
+TEST(Classifier, VeryUnlikelyTargetsAmongOthers) {
+    for (const Shape& s : {Shape{9, 16, 67}, Shape{40, 16, 2000}, Shape{33, 800, 1000}})
+        for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16}) {
+            SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+            const bool rounds = matmul_kind == MatmulKind::bf16;
+            Tensors t(s);
+            Cpu cpu(matmul_kind);
+            Reference<double> reference;
+            const auto set = [&](Values& values, int64_t i, double x) {
+                values.on(cpu)[i] = static_cast<float>(x), values.on(reference)[i] = x;
+            };
+            for (Values* values : {&t.inp, &t.weight})  // exact in bf16
+                for (int64_t i = 0; i < values->size(); ++i) {
+                    const double x = static_cast<double>(static_cast<float>(bf16(values->on(cpu)[i])));
+                    set(*values, i, x / 16);
+                }
+            for (int64_t v = 0; v < s.V; ++v) set(t.weight, v * s.C, v == 3 ? 15 : 0);
+            for (int64_t n = 0; n < s.N; ++n) {
+                set(t.inp, n * s.C, n % 3 == 0 ? 4 : 0);
+                t.targets[static_cast<size_t>(n)] = 5;
+            }
+            t.run(cpu), t.run(reference);
+            EXPECT_GT(t.losses[0], 55);
+            EXPECT_LT(t.losses[2], 20);
+            set_magnitudes(t, rounds);
+            t.losses.expect_close("losses", roundoff);
+            t.dinp.expect_close("dinp", rounds ? 0x1p-8 * 1.01 : roundoff);
+            t.dweight.expect_close("dweight", rounds ? 2 * 0x1p-8 * 1.01 : roundoff);
+        }
+}
+
+// eval --weights: a few rows, and many, whose weights are converted some at a time.
+TEST(Classifier, LossesWithStoredWeights) {
+    for (const WeightType type : {WeightType::bf16, WeightType::int8})
+        for (const Shape& s : {Shape{3, 33, 2500}, Shape{70, 100, 2500}}) {
+            SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+            Tensors t(s);
+            Cpu cpu;
+            Reference<double> reference;
+            std::vector<float> stored(static_cast<size_t>(s.V * weight_floats(type, s.C)));
+            std::vector<float> row(static_cast<size_t>(s.C));
+            store_weights(type, stored.data(), t.weight.on(cpu), s.V, s.C);
+            with_rows(type, stored.data(), s.C, [&](const auto& rows) {
+                for (int64_t v = 0; v < s.V; ++v) {
+                    read_row(row.data(), rows, v, s.C);
+                    std::copy(row.begin(), row.end(), t.weight.on(reference) + v * s.C);
+                }
+            });
+            t.run(reference, false);
+            std::vector<float> losses(static_cast<size_t>(s.N));
+            cpu.weights = type;
+            classifier_forward(cpu, losses.data(), t.inp.on(cpu), stored.data(), t.targets.data(), s.N, s.C, s.V);
+            // Few rows are rounded to int8 as well.
+            const double tolerance = type == WeightType::int8 && s.N <= gemm::few_rows ? 0.05 : 1e-5;
+            for (int64_t n = 0; n < s.N; ++n)
+                EXPECT_NEAR(losses[static_cast<size_t>(n)], t.losses.on(reference)[n], tolerance) << n;
+        }
+}
+
 TEST(Classifier, LogitsAgreeWithReference) {
     for (const Shape& s : shapes) {
         SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
@@ -232,7 +293,7 @@ TEST(Classifier, BackwardAgreesWithDifferences) {
 
 TEST(Classifier, BitsDoNotDependOnTheThreads) {
     for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16})
-        for (const Shape& s : {Shape{13, 31, 67}, Shape{1, 5, 1}, Shape{340, 2, 50257}})
+        for (const Shape& s : {Shape{13, 31, 67}, Shape{1, 5, 1}, Shape{5, 3, 5000}, Shape{340, 2, 50257}})
             expect_same_bits_for_any_thread_count([&](Cpu& dev) {
                 dev.matmul_kind = matmul_kind;
                 Tensors t(s);

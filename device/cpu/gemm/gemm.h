@@ -22,23 +22,35 @@ namespace gemm {
 // A reference to an epilogue, a function f(m, n, left, sums) that is called for each vector of each finished tile while
 // the tile is in L1: `sums` holds the result of the GEMM for C[m][n …], in `left` lanes (W or fewer), and f writes C.
 // It is called for all rows of a vector of columns before the next one, so that what depends on the columns only, and
-// constants, stay in registers. f must outlive the GEMM.
+// constants, stay in registers. A thread calls it for a row's columns from left to right. f must outlive the GEMM.
 class EpilogueRef {
 public:
     EpilogueRef() = default;
+    // f may also be f(rows, n, lanes, sums, ld), called once for the columns of a tile and some of its rows.
+    // columns_together: the threads' columns begin at multiples of this number. writes_c: false if f does not write C,
+    // which then is scratch memory, needed only if K has several blocks.
     template <class F>
-    EpilogueRef(const F& f)
-        : f_(&f), call_([](const void* p, Range rows, int64_t n, int64_t lanes, const float* sums, int64_t ld) {
+    EpilogueRef(const F& f, int64_t columns_together = 1, bool writes_c = true)
+        : f_(&f),
+          columns_together_(columns_together),
+          writes_c_(writes_c),
+          call_([](const void* p, Range rows, int64_t n, int64_t lanes, const float* sums, int64_t ld) {
               const F& f_of = *static_cast<const F*>(p);
-              int64_t i = 0;
-              for (; i + W <= lanes; i += W)
-                  for (int64_t m = rows.begin; m < rows.end; ++m)
-                      f_of(m, n + i, int64_t{W}, sums + (m - rows.begin) * ld + i);
-              if (i < lanes)
-                  for (int64_t m = rows.begin; m < rows.end; ++m)
-                      f_of(m, n + i, lanes - i, sums + (m - rows.begin) * ld + i);
+              if constexpr (std::is_invocable_v<const F&, Range, int64_t, int64_t, const float*, int64_t>) {
+                  f_of(rows, n, lanes, sums, ld);
+              } else {
+                  int64_t i = 0;
+                  for (; i + W <= lanes; i += W)
+                      for (int64_t m = rows.begin; m < rows.end; ++m)
+                          f_of(m, n + i, int64_t{W}, sums + (m - rows.begin) * ld + i);
+                  if (i < lanes)
+                      for (int64_t m = rows.begin; m < rows.end; ++m)
+                          f_of(m, n + i, lanes - i, sums + (m - rows.begin) * ld + i);
+              }
           }) {}
     explicit operator bool() const { return f_; }
+    int64_t columns_together() const { return columns_together_; }
+    bool writes_c() const { return writes_c_; }
     // For the rows and `lanes` columns from n on. sums has rows of ld floats, and may be C itself.
     void operator()(Range rows, int64_t n, int64_t lanes, const float* sums, int64_t ld) const {
         if (f_) call_(f_, rows, first_column_ + n, lanes, sums, ld);
@@ -52,7 +64,8 @@ public:
 
 private:
     const void* f_ = nullptr;
-    int64_t first_column_ = 0;
+    int64_t columns_together_ = 1, first_column_ = 0;
+    bool writes_c_ = true;
     void (*call_)(const void*, Range, int64_t, int64_t, const float*, int64_t) = nullptr;
 };
 
@@ -171,7 +184,8 @@ void block(float* panels, Range rows, Range columns, int64_t K, const float* a, 
             for (int64_t n = group.begin; n < columns_end; n += NR) {
                 const int64_t lanes = std::min<int64_t>(NR, group.end - n), needed = std::min(lanes, columns_end - n);
                 float* const c_tile = c + m * ldc + n;
-                PrefetchLines prefetches = store == Store::stream ? PrefetchLines() : PrefetchLines(c_tile, ldc);
+                PrefetchLines prefetches =
+                    store == Store::stream || !epilogue.writes_c() ? PrefetchLines() : PrefetchLines(c_tile, ldc);
                 of_a.add_share(prefetches);
                 of_b.add_share(prefetches);
                 // In L1 the lines of C's rows often exclude each other. An epilogue that finds the sums beside C writes

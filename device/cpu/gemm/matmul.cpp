@@ -51,6 +51,10 @@ template <class Words>
 int64_t scratch_of(Words) {
     return scratch_floats();
 }
+template <class Words>
+int64_t block_of_k(Words) {
+    return KC * Words::size;
+}
 template <Order A, Order B, class StoredA, class Words, class... Arguments>
 void block_of(Words, const Arguments&... arguments) {
     if constexpr (StoredA::size <= Words::size) block<Words, A, B, StoredA>(arguments...);
@@ -64,6 +68,10 @@ void lower_part_of(Words, float* memory, int64_t n, int64_t K, const float* a, i
 template <int planes>
 int64_t scratch_of(amx::Planes<planes>) {
     return amx::scratch_floats<planes>();
+}
+template <int planes>
+int64_t block_of_k(amx::Planes<planes>) {
+    return amx::Blocks<planes>::KC;
 }
 template <Order A, Order B, class StoredA, int planes, class... Arguments>
 void block_of(amx::Planes<planes>, const Arguments&... arguments) {
@@ -100,14 +108,14 @@ inline bool sums_halves(Order a, int64_t M, int64_t N, int64_t K) {
 template <class Element>
 void few_rows_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t lda,
                      const WeightRows<Element>& b, float* c, int64_t ldc, EpilogueRef epilogue) {
-    constexpr int64_t line = cache_line / 4;
+    const int64_t unit = std::max(cache_line / 4, epilogue.columns_together());
     constexpr bool rounds = std::is_same_v<Element, int8_t>;
     const int64_t floats = rounds ? RoundedRows::floats(M, K) : 0;
     cpu.reserve(floats);
 #pragma omp parallel if (N * b.stride >= 1 << 14)
     {
-        const Range mine = part_of(ceil_div(N, line), omp_get_num_threads(), omp_get_thread_num());
-        const Range columns{mine.begin * line, std::min(N, mine.end * line)};
+        const Range mine = part_of(ceil_div(N, unit), omp_get_num_threads(), omp_get_thread_num());
+        const Range columns{mine.begin * unit, std::min(N, mine.end * unit)};
         if constexpr (rounds)
             few_rows_block(M, columns, K, round_rows(cpu.scratch(floats), M, K, a, lda), b, c, ldc, epilogue);
         else
@@ -125,14 +133,15 @@ void converted_matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a,
                       int64_t ldc, EpilogueRef epilogue) {
     const int64_t at_once = converted_columns(K), floats = weights_scratch_floats(cpu.matmul_kind, cpu.weights, M, K);
     const MatmulKind matmul_kind = chosen(cpu.matmul_kind, M, at_once);
+    const int64_t unit = std::max<int64_t>(NR, epilogue.columns_together());
     cpu.reserve(floats);
 #pragma omp parallel
     {
         float* const rows = cpu.scratch(floats);
         float* const memory = rows + at_once * K;
-        const Range mine = part_of(ceil_div(N, NR), omp_get_num_threads(), omp_get_thread_num());
-        const int64_t last = std::min(N, mine.end * NR);
-        for (int64_t begin = mine.begin * NR; begin < last; begin += at_once) {
+        const Range mine = part_of(ceil_div(N, unit), omp_get_num_threads(), omp_get_thread_num());
+        const int64_t last = std::min(N, mine.end * unit);
+        for (int64_t begin = mine.begin * unit; begin < last; begin += at_once) {
             const int64_t columns = std::min(at_once, last - begin);
             for (int64_t n = 0; n < columns; ++n) read_row(rows + n * K, b, begin + n, K);
             block_in<Order::k_last, Order::k_last>(matmul_kind, memory, {0, M}, {0, columns}, K, a, K, rows, K,
@@ -148,6 +157,10 @@ int64_t scratch_floats(MatmulKind matmul_kind) {
     if (matmul_kind == MatmulKind::fp32)
         return std::max(scratch_floats(MatmulKind::fma), scratch_floats(MatmulKind::split));
     return for_kind(matmul_kind, [](auto kind) { return scratch_of(kind); });
+}
+
+bool one_block(MatmulKind chosen_kind, int64_t K) {
+    return K <= for_kind(chosen_kind, [](auto kind) { return block_of_k(kind); });
 }
 
 int64_t halves_floats(Order a, int64_t M, int64_t N, int64_t K) {
@@ -176,7 +189,8 @@ void matmul(Cpu& cpu, int64_t M, int64_t N, int64_t K, const float* a, int64_t l
     if constexpr (A == Order::k_last && B == Order::k_last)
         if (reads_in_place(matmul_kind, M) && store != Store::add)
             return few_rows_matmul(cpu, M, N, K, a, lda, WeightRows<float>{b, ldb}, c, ldc, epilogue);
-    const Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A, StoredA::size); });
+    Cut cut = for_kind(matmul_kind, [](auto kind) { return cut_of(kind, A, StoredA::size); });
+    cut.tile_columns = std::max(cut.tile_columns, epilogue.columns_together());
     if (store == Store::stream && !worth_streaming(c, M, N, K)) store = Store::set;
     const int64_t thread_floats = scratch_floats(matmul_kind), floats = halves_floats(A, M, N, K);
     const bool halved = floats > 0;

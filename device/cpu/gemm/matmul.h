@@ -43,6 +43,9 @@ inline bool reads_in_place(MatmulKind chosen_kind, int64_t M) {
     return M <= few_rows && chosen_kind == MatmulKind::fma;
 }
 
+// Whether all of K fits in one block, so that the sums of a tile are complete before any of them is written to C.
+bool one_block(MatmulKind chosen_kind, int64_t K);
+
 constexpr int64_t most_halved = 1 << 18;  // the largest C for which K may be cut into halves
 
 // Scratch memory of each thread for any matmul, in floats. For fp32 it is enough for both kinds, fma and split.
