@@ -9,23 +9,24 @@
 #include <span>
 #include <utility>
 
+struct Shape {
+    int64_t layers, channels, context, batch;
+    constexpr int64_t heads() const { return channels / 32; }
+};
 struct Recipe {
     double flops;  // of the whole training, for which this is best
-    int64_t layers, channels, context, batch, vocab;
+    Shape shape;
+    int64_t vocab;
     double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
     bool measured;  // false: the recipes before it, extended
+    Shape with_few_tokens = shape;
     static constexpr int64_t many_tokens = 4096;  // from here on --embedding pairs gains, below it loses
-    constexpr int64_t heads() const { return channels / 32; }
     // Another vocabulary than the recipe's is that of a smaller text. With some thousand tokens the classifier takes
-    // most of a step, and where there is least time two layers are better than four; with 1,024 tokens they are worse.
-    int64_t layers_for(int64_t vocabulary) const {
-        return vocabulary < many_tokens ? std::max<int64_t>(layers, 4) : layers;
+    // most of a step, and fewer layers and channels, and shorter sequences (64 of 8,192 tokens are as much text as 128
+    // of 1,024), leave time for more steps. With 1,024 tokens they are worse.
+    constexpr const Shape& shape_for(int64_t vocabulary) const {
+        return vocabulary < many_tokens ? with_few_tokens : shape;
     }
-    // 64 of 8,192 tokens are as much text as 128 of 1,024. A step has as many tokens either way.
-    int64_t context_for(int64_t vocabulary) const {
-        return vocabulary < many_tokens ? std::max<int64_t>(context, 128) : context;
-    }
-    int64_t batch_for(int64_t vocabulary) const { return batch * context / context_for(vocabulary); }
     // AdamW's rate with another vocabulary: the smaller it is, the more the steps, and the more often a token occurs in
     // them. With 1,024 tokens instead of 8,192 a quarter is best.
     double lr_for(int64_t vocabulary) const {
@@ -38,18 +39,18 @@ struct Recipe {
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, 2, 64, 64, 32, 8192, 0.012, true},
-    Recipe{2.2e13, 4, 96, 64, 32, 8192, 0.012, true},
-    Recipe{4.6e13, 6, 128, 128, 16, 8192, 0.012, true},
-    Recipe{1.5e14, 4, 160, 256, 8, 8192, 0.006, true},
-    Recipe{7e14, 6, 192, 256, 16, 8192, 0.006, true},
-    Recipe{2.2e15, 6, 256, 256, 16, 16384, 0.004, false},
-    Recipe{7e15, 8, 288, 512, 16, 16384, 0.003, false},
-    Recipe{2.2e16, 8, 384, 512, 32, 16384, 0.002, false},
-    Recipe{7e16, 8, 512, 512, 64, 32768, 0.001, false},
-    Recipe{2.2e17, 12, 512, 1024, 64, 32768, 0.001, false},
-    Recipe{7e17, 12, 640, 1024, 64, 32768, 0.001, false},
-    Recipe{2.2e18, 12, 768, 1024, 64, 32768, 0.0006, false},
+    Recipe{7e12, {2, 64, 64, 32}, 8192, 0.012, true, {4, 64, 128, 16}},
+    Recipe{2.2e13, {4, 96, 64, 32}, 8192, 0.012, true, {4, 96, 128, 16}},
+    Recipe{4.6e13, {4, 96, 128, 16}, 8192, 0.012, true, {6, 128, 128, 16}},
+    Recipe{1.5e14, {4, 160, 256, 8}, 8192, 0.006, true},
+    Recipe{7e14, {6, 192, 256, 16}, 8192, 0.006, true},
+    Recipe{2.2e15, {6, 256, 256, 16}, 16384, 0.004, false},
+    Recipe{7e15, {8, 288, 512, 16}, 16384, 0.003, false},
+    Recipe{2.2e16, {8, 384, 512, 32}, 16384, 0.002, false},
+    Recipe{7e16, {8, 512, 512, 64}, 32768, 0.001, false},
+    Recipe{2.2e17, {12, 512, 1024, 64}, 32768, 0.001, false},
+    Recipe{7e17, {12, 640, 1024, 64}, 32768, 0.001, false},
+    Recipe{2.2e18, {12, 768, 1024, 64}, 32768, 0.0006, false},
 };
 // clang-format on
 

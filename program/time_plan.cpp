@@ -144,15 +144,15 @@ std::string expectation(double flops) {
 // The model's shape, the batch and the optimizer that a recipe names for so many tokens. Sequences are as long as the
 // context, unless one of the two is given.
 Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab) {
-    const int64_t named = recipe.context_for(vocab),
-                  longest = options.given("seq") ? std::max(named, options.seq) : named;
+    const Shape& shape = recipe.shape_for(vocab);
+    const int64_t longest = options.given("seq") ? std::max(shape.context, options.seq) : shape.context;
     const int64_t context = options.given("context") ? options.context : longest;
-    return {{"layers", text(recipe.layers_for(vocab))},
-            {"channels", text(recipe.channels)},
-            {"heads", text(recipe.heads())},
+    return {{"layers", text(shape.layers)},
+            {"channels", text(shape.channels)},
+            {"heads", text(shape.heads())},
             {"context", text(context)},
-            {"seq", text(std::min(context, named))},
-            {"batch", text(recipe.batch_for(vocab))},
+            {"seq", text(std::min(context, shape.context))},
+            {"batch", text(shape.batch)},
             {"optimizer", "normuon"}};
 }
 

@@ -232,7 +232,7 @@ TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
     for (const Recipe& r : recipes) {
         EXPECT_EQ(chosen(r.flops * 1.2), &r);
         EXPECT_EQ(chosen(r.flops / 1.2), &r);
-        EXPECT_EQ(r.channels % r.heads(), 0);
+        for (const Shape& shape : {r.shape, r.with_few_tokens}) EXPECT_EQ(shape.channels % shape.heads(), 0);
     }
     EXPECT_EQ(chosen(1), &recipes.front());
     EXPECT_EQ(chosen(1e30), &recipes.back());
@@ -245,7 +245,7 @@ TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
         1,
         [&](const Recipe& r) {
             ++measured;
-            return r.channels == recipes[0].channels ? recipes[0].flops : recipes[1].flops;
+            return &r == recipes.data() ? recipes[0].flops : recipes[1].flops;
         },
         any);
     EXPECT_EQ(choice.recipe, &recipes[1]);
@@ -263,22 +263,17 @@ TEST(Recipes, HaveALowerRateForFewerTokens) {
     EXPECT_NEAR(r.lr_for(4096), 0.0076, 1e-4);
 }
 
-TEST(Recipes, HaveFourLayersForFewTokens) {
-    const Recipe& r = recipes.front();
-    EXPECT_EQ(r.layers_for(8192), r.layers);
-    EXPECT_LT(r.layers, 4);
-    EXPECT_EQ(r.layers_for(1024), 4);
-    EXPECT_EQ(recipes[2].layers_for(1024), recipes[2].layers) << "which are more";
-}
-
-TEST(Recipes, HaveLongerSequencesForFewTokensAndAsManyTokensInAStep) {
+TEST(Recipes, HaveLargerModelsForFewTokensAndAsManyTokensInAStep) {
     for (const Recipe& r : recipes) {
-        EXPECT_EQ(r.context_for(8192), r.context);
-        EXPECT_GE(r.context_for(1024), 128);
-        for (const int64_t vocabulary : {1024, 8192})
-            EXPECT_EQ(r.batch_for(vocabulary) * r.context_for(vocabulary), r.batch * r.context);
+        EXPECT_EQ(&r.shape_for(8192), &r.shape);
+        EXPECT_EQ(&r.shape_for(4096), &r.shape);
+        EXPECT_EQ(&r.shape_for(1024), &r.with_few_tokens);
+        const Shape &many = r.shape, &few = r.with_few_tokens;
+        EXPECT_GE(few.layers, many.layers);
+        EXPECT_GE(few.channels, many.channels);
+        EXPECT_GE(few.context, std::max<int64_t>(128, many.context));
+        EXPECT_EQ(few.batch * few.context, many.batch * many.context);
     }
-    EXPECT_EQ(recipes.front().context, 64);
 }
 
 TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {
