@@ -197,7 +197,8 @@ TEST(Classifier, LogitsThatGrowFromRunToRun) {
 }
 
 // Rows whose sum of terms is out of bounds are computed again, in fp32 and in bf16, and those beside them are not
-// touched: every third target is unlikelier than another token by e^60. The last shape has more channels than one block.
+// touched: every third target is unlikelier than another token by e^60. The last shape has more channels than one
+// block.
 TEST(Classifier, VeryUnlikelyTargetsAmongOthers) {
     for (const Shape& s : {Shape{9, 16, 67}, Shape{40, 16, 2000}, Shape{33, 800, 1000}})
         for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16}) {
