@@ -115,9 +115,9 @@ float softmax_row(float* row, int64_t V, int32_t target, float* loss) {
 
 // Where a tile of logits is complete while it is in L1, its terms are made there, and the logits are not stored at all.
 // The largest logit is not known yet. Instead, e^(logit - expected) are a row's terms, where `expected` is about the
-// target's logit: then their sum is about e^loss. Where it is not within these bounds, or NaN, it may have overflowed
-// or lost what matters, and softmax_row() computes the row again.
-inline bool usable(float sum) { return sum > 1e-15f && sum < 1e15f; }
+// target's logit: then their sum is about e^loss. Where it is not within these bounds, it may have overflowed or lost
+// what matters, and softmax_row() computes the row again. NaN would be NaN again.
+inline bool usable(float sum) { return !(sum < 1e-15f || sum > 1e15f); }
 
 // Elsewhere pairs of bf16 would overwrite what other threads' tiles have of the sums over the first blocks of C.
 inline bool in_epilogue(const Cpu& dev, int64_t C) {
