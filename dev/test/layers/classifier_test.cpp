@@ -197,8 +197,8 @@ TEST(Classifier, LogitsThatGrowFromRunToRun) {
 }
 
 // Rows whose sum of terms is out of bounds are computed again, in fp32 and in bf16, and those beside them are not
-// touched: every third target is unlikelier than another token by e^60. The last shape has more channels than one
-// block.
+// touched: every third target is unlikelier than another token by e^60. Other logits are about -200, as those of a
+// trained GPT-2 may be. The last shape has more channels than one block.
 TEST(Classifier, VeryUnlikelyTargetsAmongOthers) {
     for (const Shape& s : {Shape{9, 16, 67}, Shape{40, 16, 2000}, Shape{33, 800, 1000}})
         for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16}) {
@@ -209,15 +209,16 @@ TEST(Classifier, VeryUnlikelyTargetsAmongOthers) {
             Reference<double> reference;
             const auto set = [&](Values& values, int64_t i, double x) {
                 values.on(cpu)[i] = static_cast<float>(x), values.on(reference)[i] = x;
+                values.magnitude[static_cast<size_t>(i)] = std::abs(x);
             };
             for (Values* values : {&t.inp, &t.weight})  // exact in bf16
                 for (int64_t i = 0; i < values->size(); ++i) {
                     const double x = static_cast<double>(static_cast<float>(bf16(values->on(cpu)[i])));
                     set(*values, i, x / 16);
                 }
-            for (int64_t v = 0; v < s.V; ++v) set(t.weight, v * s.C, v == 3 ? 15 : 0);
+            for (int64_t v = 0; v < s.V; ++v) set(t.weight, v * s.C, v == 3 ? 15 : 0), set(t.weight, v * s.C + 1, -25);
             for (int64_t n = 0; n < s.N; ++n) {
-                set(t.inp, n * s.C, n % 3 == 0 ? 4 : 0);
+                set(t.inp, n * s.C, n % 3 == 0 ? 4 : 0), set(t.inp, n * s.C + 1, 8);
                 t.targets[static_cast<size_t>(n)] = 5;
             }
             t.run(cpu), t.run(reference);
