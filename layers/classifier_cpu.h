@@ -23,7 +23,7 @@ inline int64_t row_floats(int64_t V) {
 }
 
 // The terms of a row are summed in runs of about this many, in lanes: if all are nearly equal, the rounding errors of
-// one long sum would all have the same sign.
+// one long sum would all have the same sign. Logits in memory, which are read twice, stay in L1 meanwhile.
 constexpr int64_t run = 960;
 
 // The memory in Cpu::shared() for a chunk of N rows, whose terms take `words` floats each row.
@@ -133,18 +133,22 @@ float dot(const float* inp, const WeightRows<Element>& weights, int64_t v, int64
     return weights.scale(v) * simd::sum(sums);
 }
 
-// Computes the losses of N rows, their terms if they are `stored`, and the sums of the terms as memory.factors.
+// Computes the losses of N rows, their terms, and the sums of the terms as memory.factors, from logits in memory.
+template <class Words>
+void terms_of_logits(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
+                     const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+    gemm::matmul_weights(dev, N, V, C, inp, weight, memory.terms, memory.ld);
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < N; ++n)
+        memory.factors[n] = softmax_row<Words>(memory.terms + n * memory.ld, V, targets[n], losses + n);
+}
+
+// The same in the epilogue of the logits' matmul, where terms need not be stored.
 template <class Words, bool stored>
-void compute_terms(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
-                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+void terms_in_epilogue(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
+                       const int32_t* targets, int64_t N, int64_t C, int64_t V) {
     using namespace simd;
     const auto [runs, ld, row, terms, sums, expected, target_logits, factors, scaled] = memory;
-    if (!in_epilogue(dev, C)) {
-        gemm::matmul_weights(dev, N, V, C, inp, weight, terms, ld);
-#pragma omp parallel for schedule(static)
-        for (int64_t n = 0; n < N; ++n) factors[n] = softmax_row<Words>(terms + n * ld, V, targets[n], losses + n);
-        return;
-    }
     with_rows(dev.weights, weight, C, [&](const auto& rows) {
 #pragma omp parallel for schedule(static)
         for (int64_t n = 0; n < N; ++n) {
@@ -176,6 +180,15 @@ void compute_terms(Cpu& dev, const Memory& memory, float* losses, const float* i
         factors[n] = softmax_row<Words>(row, V, targets[n], losses + n);
         if (stored) std::copy_n(row, gemm::ceil_div(V, Words::size), terms + n * ld);
     }
+}
+
+template <class Words, bool stored>
+void compute_terms(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
+                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+    if (in_epilogue(dev, C))
+        terms_in_epilogue<Words, stored>(dev, memory, losses, inp, weight, targets, N, C, V);
+    else
+        terms_of_logits<Words>(dev, memory, losses, inp, weight, targets, N, C, V);
 }
 
 // Replaces term i of a row.
