@@ -10,7 +10,8 @@ A mutant is one line changed in one place. Its name is made of the line's text a
 valid while the file around it changes. The order in which mutants are taken depends on these names and on --seed alone.
 Mutants are built and tested in copies of the tree in a temporary directory. A mutant is killed if a test fails, crashes
 or takes too long. One that does not build, or compiles to the same object code, is replaced by the next. Survivors that
-dev/test/equivalent_mutants.txt explains are not run. The exit status is 1 if any other mutant survives.
+dev/test/equivalent_mutants.txt explains are not run. The exit status is 1 if any other mutant survives, or if an
+explanation is of a mutant that the sources no longer have.
 """
 import argparse
 import concurrent.futures
@@ -207,8 +208,13 @@ def mutants_of(file, seed):
 
 
 def explained_names():
-    """The names of the mutants that the committed list explains."""
-    return re.findall(r'^(\S+:[0-9a-f]{6})$', (ROOT / EXPLAINED).read_text(), re.M)
+    """The names of the mutants that the committed list explains. Ends the program if the sources no longer have one."""
+    names = re.findall(r'^(\S+:[0-9a-f]{6})$', (ROOT / EXPLAINED).read_text(), re.M)
+    files = {name.split(':')[0] for name in names}
+    there = {m.name for file in files if (ROOT / file).is_file() for m in mutants_of(file, '1')}
+    if stale := [name for name in names if name not in there]:
+        sys.exit(f'{EXPLAINED}: the sources no longer have {", ".join(stale)}')
+    return names
 
 
 class Tree:
