@@ -40,19 +40,6 @@ inline void rest() {
     }
 }
 
-// The median over at least `runs` calls and 0.3 s, after one call to warm up.
-inline double median_seconds(const std::function<void()>& work, int runs = 5) {
-    work();
-    std::vector<double> times;
-    for (double total = 0; static_cast<int>(times.size()) < runs || total < 0.3;) {
-        const double start = seconds_now();
-        work();
-        times.push_back(seconds_now() - start);
-        total += times.back();
-    }
-    return median(times);
-}
-
 struct Samples {
     std::vector<double> values;
 

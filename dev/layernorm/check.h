@@ -26,7 +26,6 @@ struct Case {
     Rows rows;
     Tensors inputs, results;  // results of PyTorch, without those that were not requested
     bool has(const std::string& name) const { return inputs.contains(name); }
-    bool wants(const std::string& name) const { return results.contains(name); }
 };
 
 class File {
