@@ -286,9 +286,11 @@ bool in_head(const Shape& s, int64_t i, int64_t k) { return i / (s.T * k * s.C()
 
 const Shape nan_shape{2, 210, 2, 19};
 const std::vector<int64_t> nan_positions = {0, 33, 95, 96, 200, 209};
-// Sets a NaN in sequence 1, head 1, channel 4 of the part at `offset` in a row of a (B,T,k*C) tensor.
+// In a head's first vector of channels, or in its last.
+int64_t nan_channel(int64_t position) { return position % 2 == 0 ? 4 : nan_shape.hs - 1; }
+// Sets a NaN in sequence 1, head 1, nan_channel(position) of the part at `offset` in a row of a (B,T,k*C) tensor.
 void put_nan(Values& values, const Shape& s, int64_t position, int64_t k, int64_t offset) {
-    values.cpu.get()[((1 * s.T + position) * k + offset) * s.C() + s.hs + 4] = NAN;
+    values.cpu.get()[((1 * s.T + position) * k + offset) * s.C() + s.hs + nan_channel(position)] = NAN;
 }
 
 TEST_P(Attention, NaNInAQueryStaysInItsRowAndHead) {
@@ -313,7 +315,8 @@ TEST_P(Attention, NaNInAKeyOrValueReachesTheQueriesThatSeeIt) {
             put_nan(t.qkv, s, position, 3, part);
             t.forward(cpu);
             expect_nan_only_where("out", t.out, [&](int64_t i) {
-                return in_head(s, i, 1) && i / s.C() % s.T >= position && (part == 1 || i % s.hs == 4);
+                return in_head(s, i, 1) && i / s.C() % s.T >= position &&
+                       (part == 1 || i % s.hs == nan_channel(position));
             });
         }
 }
@@ -328,7 +331,8 @@ TEST_P(Attention, NaNInDoutReachesItsQueryAndTheKeysThatItSees) {
         t.backward(cpu);
         expect_nan_only_where("dqkv", t.dqkv, [&](int64_t i) {
             const int64_t at = i / (3 * s.C()) % s.T, part = i / s.C() % 3;
-            return in_head(s, i, 3) && (part == 0 ? at == position : at <= position && (part == 1 || i % s.hs == 4));
+            return in_head(s, i, 3) &&
+                   (part == 0 ? at == position : at <= position && (part == 1 || i % s.hs == nan_channel(position)));
         });
     }
 }
