@@ -61,6 +61,7 @@ MATMUL = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
             Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
 # One test calls some of the kernels itself, so its own object is rebuilt too.
 KERNELS = MATMUL + [Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*')]
+WEIGHTS = [Run('layers/stored_weights_test', '*', GEMM), Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True)]
 READING = ('io/model/checkpoint_reading',)
 
 # For each source: the number of mutants, and the tests that should notice them, the cheapest first.
@@ -70,10 +71,19 @@ TABLE = {
     'device/cpu/gemm/sizes.h': (4, KERNELS),
     'device/cpu/gemm/tile.h': (6, KERNELS),
     'device/cpu/gemm/matmul.cpp': (16, [MATMUL[i] for i in (0, 1, 3)]),
+    'device/cpu/gemm/few_rows.h': (8, WEIGHTS),
+    'device/cpu/gemm/few_rows_int8.h': (8, WEIGHTS),
+    'device/cpu/weight_rows.h': (6, WEIGHTS),
     'layers/matmul_cpu.h': (10, [Run('layers/matmul_test', '-' + SLOW_MATMUL),
                                 Run('layers/matmul_test', '*PastTheCaches*:*MakesItsInputAgain*')]),
+    'device/cpu/gemm/gemm_amx.h': (10, KERNELS),
+    'device/cpu/gemm/pack_amx.h': (10, KERNELS),
+    'layers/attention/amx.h': (4, [Run('layers/attention_test', '*', ATTENTION, alone=True)]),
     'layers/attention_cpu.cpp': (20, [Run('layers/attention_test', '*', ATTENTION, alone=True)]),
     'layers/attention/products_cpu.h': (12, [Run('layers/attention_test', '*', ATTENTION, alone=True)]),
+    'layers/cached_attention_cpu.h': (8, [Run('layers/cached_attention_test')]),
+    'layers/dropout_cpu.h': (6, [Run('layers/dropout_test')]),
+    'device/cpu/philox.h': (8, [Run('layers/dropout_test')]),
     'layers/layernorm_cpu.h': (14, [Run('layers/layernorm_test'), Run('layers/layernorm_properties_test')]),
     'layers/rmsnorm_cpu.h': (10, [Run('layers/rmsnorm_test')]),
     'layers/norm_backward_cpu.h': (12, [Run('layers/rmsnorm_test'), Run('layers/layernorm_test')]),
@@ -88,13 +98,18 @@ TABLE = {
     'gpt2.h': (14, [Run('model/model_test'), Run('cuda/model_test', '*HostsCopies*:*Resumed*')]),
     'io/data/batch_sampler.cpp': (14, [Run('io/batch_sampler_test', '*', ('io/data/batch_sampler',), alone=True),
                                   Run('program/training_test', 'Batches*', ('io/data/batch_sampler',), alone=True)]),
+    'io/text/bpe_trainer.cpp': (8, [Run('io/bpe_trainer_test', '*', ('io/text/bpe_trainer',), alone=True)]),
     'io/model/checkpoint_reading.cpp': (14, [Run('io/checkpoint_test', '-*SurviveBeingKilled*:*FlippedBit*', READING, alone=True),
                                        Run('io/checkpoint_verify_test', '*', READING, alone=True)]),
+    'program/pair_embedding.cpp': (8, [Run('program/pair_embedding_test', '*', ('program/pair_embedding',), alone=True)]),
     'program/schedule.h': (8, [Run('program/training_test', 'Schedules*')]),
     'program/outliers.h': (6, [Run('program/training_test', 'Outliers*')]),
     'layers/layernorm.cuh': (4, [Run('cuda/layernorm_test', '-*WithoutEach*')]),
     'layers/attention/plain.cuh': (2, [Run('cuda/attention_test', '-*TheSameBits*')]),
 }
+
+# What no other CPU compiles.
+FOR_AMX = {'device/cpu/gemm/gemm_amx.h', 'device/cpu/gemm/pack_amx.h', 'layers/attention/amx.h'}
 
 # Statements that only affect speed, and those without any effect of their own.
 LEFT_OUT = re.compile(r'[Pp]refetch|\bof_[ab]\b|\bTimed\b|\bflops\b|[Pp]rofile|static_assert|\btemplate <|^\s*using\b')
@@ -108,7 +123,7 @@ SWAPS = [(' + ', ' - '), (' - ', ' + '), (' * ', ' + '), (' / ', ' * '), (' % ',
 INTEGER = re.compile(r'(?<![\w.])\d+(?![\w.])')
 REAL = re.compile(r'(?<![\w.])\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)f?\b')
 INDEX = re.compile(r'(?<=\w)\[([^\[\]]+)\]')
-DECLARED = re.compile(r'\b(vfloat|float|double|int|int\d+_t|uint\d+_t|size_t|bool|T|S)\b[ \w,*&\[\]]*$')
+DECLARED = re.compile(r'\b(vfloat|vint|vlong|float|double|int|int\d+_t|uint\d+_t|size_t|bool|T|S)\b[ \w,*&\[\]]*$')
 BARRIER = re.compile(r'^#pragma omp (barrier|for\b)|^__sync')
 NOT = re.compile(r'(?<![\w)])!(?=[\w(])')
 STATEMENT = re.compile(r'^\s*(?!return\b|if\b|for\b|else\b|delete\b)(continue|break|\*?[\w:.]+(<.*?>)?(\[.*?\]|->\w+)*'
@@ -205,6 +220,10 @@ def mutants_of(file, seed):
     for m in sorted(found, key=order):
         rank[m.name] = of_line[m.line] = of_line.get(m.line, -1) + 1
     return sorted(found, key=lambda m: (rank[m.name], order(m)))
+
+
+def has_amx():
+    return 'amx_bf16' in pathlib.Path('/proc/cpuinfo').read_text()
 
 
 def explained_names():
@@ -385,6 +404,10 @@ def main():
     unknown = [file for file in files if file not in TABLE]
     if unknown:
         parser.error(f'{unknown[0]} is not in the table of scripts/mutate.py')
+    skipped = [file for file in files if file in FOR_AMX and not has_amx()]
+    for file in skipped:
+        print(f'{file}: skipped, as this CPU has no AMX')
+    files = [file for file in files if file not in skipped]
 
     accepted = explained_names()
     waiting, missing = {}, {}
@@ -443,8 +466,8 @@ def main():
     killed, explained, survived = count('killed'), count('explained'), count('survived')
     print(f'{killed + explained + survived} mutants, {killed} killed, {survived} survived, {explained} explained, '
           f'{count("does not build")} did not build, {count("same code")} compiled to the same code')
-    print(f'{killed + explained} passed, {survived} failed')
-    return 1 if survived or not killed else 0
+    print(f'{killed + explained} passed, {survived} failed' + (f', {len(skipped)} skipped' if skipped else ''))
+    return 1 if survived or not (killed or skipped) else 0
 
 
 if __name__ == '__main__':

@@ -1,7 +1,9 @@
 // Initial token embeddings from the pairs of tokens in the training data.
 #include "program/pair_embedding.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include <omp.h>
@@ -28,6 +30,60 @@ std::vector<float> added(const Dataset& data, int64_t V, int64_t C) {
     add_pair_embeddings(data, V, C, after.data());
     for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
     return after;
+}
+
+// What the header says, in plain loops and double precision, with the same start. The orthonormal columns are those of
+// Gram and Schmidt, which the Cholesky factor gives too.
+std::vector<double> added_by_plain_loops(const std::vector<uint16_t>& tokens, int64_t V, int64_t C) {
+    const auto n = std::ssize(tokens);
+    const auto rows = static_cast<size_t>(V), columns = static_cast<size_t>(C);
+    std::vector matrix(rows, std::vector<double>(rows));
+    std::vector<double> share(rows);
+    double total = 0, smoothed = 0;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = std::max<int64_t>(0, i - 2); j <= std::min(n - 1, i + 2); ++j) {
+            if (i == j) continue;
+            const int weight = std::abs(i - j) == 1 ? 2 : 1;
+            matrix[tokens[static_cast<size_t>(i)]][tokens[static_cast<size_t>(j)]] += weight;
+            share[tokens[static_cast<size_t>(i)]] += weight;
+            total += weight;
+        }
+    for (double& p : share) smoothed += std::pow(p, 0.875);
+    for (double& p : share) p = std::pow(p, 0.875) / smoothed;
+    for (size_t a = 0; a < rows; ++a)
+        for (size_t b = 0; b < rows; ++b)
+            if (double& x = matrix[a][b]; x > 0) x = std::max(0.0, std::log(x / total / (share[a] * share[b])));
+
+    const std::vector<float> start = random_values(V * C);
+    std::vector<double> x(start.begin(), start.end());
+    for (int iteration = 0; iteration < 4; ++iteration) {
+        std::vector<double> product(x.size());
+        for (size_t a = 0; a < rows; ++a)
+            for (size_t b = 0; b < rows; ++b)
+                for (size_t c = 0; c < columns; ++c) product[a * columns + c] += matrix[a][b] * x[b * columns + c];
+        x = product;
+        for (size_t c = 0; c < columns; ++c) {
+            const auto dot_with = [&](size_t other) {
+                double sum = 0;
+                for (size_t a = 0; a < rows; ++a) sum += x[a * columns + c] * x[a * columns + other];
+                return sum;
+            };
+            for (size_t before = 0; before < c; ++before) {
+                const double shared = dot_with(before);
+                for (size_t a = 0; a < rows; ++a) x[a * columns + c] -= shared * x[a * columns + before];
+            }
+            const double length = std::sqrt(dot_with(c));
+            for (size_t a = 0; a < rows; ++a) x[a * columns + c] /= length;
+        }
+    }
+    double squares = 0;
+    for (size_t c = 0; c < columns; ++c) {
+        double mean = 0;
+        for (size_t a = 0; a < rows; ++a) mean += x[a * columns + c] / static_cast<double>(V);
+        for (size_t a = 0; a < rows; ++a) squares += std::pow(x[a * columns + c] -= mean, 2);
+    }
+    for (double& value : x) value *= expected_deviation / std::sqrt(squares / static_cast<double>(x.size()));
+    return x;
 }
 
 // Kinds of tokens follow one another in a circle. Which token of its kind comes is random.
@@ -67,6 +123,14 @@ TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
         for (int64_t a = 0; a < V; ++a) sum += x[a * C + c];
         EXPECT_NEAR(sum / V, 0, 1e-5) << "a column's mean would be a direction that all tokens share";
     }
+}
+
+// The program's floats are rounded to 6e-8 of themselves, in each of four products.
+TEST_F(PairEmbedding, AgreeWithPlainLoops) {
+    const std::vector<uint16_t> tokens = words_of_kinds(3000, 7, 5);
+    const std::vector<float> x = added(dataset_of({tokens}), 37, 8);  // two tokens do not occur
+    const std::vector<double> expected = added_by_plain_loops(tokens, 37, 8);
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-5 * expected_deviation) << i;
 }
 
 TEST_F(PairEmbedding, SameBitsForAnyNumberOfThreads) {
