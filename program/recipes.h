@@ -102,10 +102,10 @@ struct MeasuredText {
 inline constexpr std::array tiny_shakespeare = {MeasuredRun{7.2e12, 1.496}, MeasuredRun{2.2e13, 1.438},
                                                 MeasuredRun{4.6e13, 1.418}};
 inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.174}, MeasuredRun{2.2e13, 1.120},
-                                                  MeasuredRun{4.6e13, 1.085}, MeasuredRun{1.5e14, 1.042},
+                                                  MeasuredRun{4.6e13, 1.085}, MeasuredRun{1.5e14, 1.039},
                                                   MeasuredRun{5e14, 1.009}};
 inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.410}, MeasuredRun{2.2e13, 1.325},
-                                      MeasuredRun{4.6e13, 1.240}, MeasuredRun{1.5e14, 1.141}, MeasuredRun{5e14, 1.052}};
+                                      MeasuredRun{4.6e13, 1.242}, MeasuredRun{1.5e14, 1.143}, MeasuredRun{5e14, 1.052}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},
                                               MeasuredText{"enwik8", enwik8}};
