@@ -63,8 +63,8 @@ void read_row(float* out, const WeightRows<Element>& rows, int64_t n, int64_t K)
         simd::store_n(out + k, rows.scale(n) * simd::load_n(rows.row(n) + k, K - k), K - k);
 }
 
-// Stores the matrix w (N,K) as bf16 or int8 to out, weight_floats(type, K) floats for each row. int8 rounds to nearest;
-// the largest magnitude of a row becomes 127.
+// Stores the matrix w (N,K) to out, weight_floats(type, K) floats for each row. int8 rounds to nearest; the largest
+// magnitude of a row becomes 127.
 inline void store_weights(WeightType type, float* out, const float* w, int64_t N, int64_t K) {
     const int64_t stride = weight_floats(type, K);
 #pragma omp parallel for schedule(static)
@@ -74,13 +74,15 @@ inline void store_weights(WeightType type, float* out, const float* w, int64_t N
         if (type == WeightType::bf16) {
             for (int64_t k = 0; k < K; k += simd::W)
                 simd::store_n(reinterpret_cast<bf16*>(to) + k, simd::load_n(from + k, K - k), K - k);
-        } else {
+        } else if (type == WeightType::int8) {
             float largest = 0;
             for (int64_t k = 0; k < K; ++k) largest = std::max(largest, std::abs(from[k]));
             *to = largest / 127;
             const auto bytes = reinterpret_cast<int8_t*>(to + 1);
             for (int64_t k = 0; k < K && largest > 0; ++k)
                 bytes[k] = static_cast<int8_t>(std::lrint(from[k] / largest * 127));
+        } else {
+            std::copy_n(from, K, to);
         }
     }
 }

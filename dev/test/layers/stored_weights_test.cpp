@@ -236,6 +236,7 @@ TEST(StoredWeights, ARowHasTheSameBitsWhicheverRowsAreBesideIt) {
         Cpu cpu(MatmulKind::fma);
         cpu.weights = type;
         matmul_forward(cpu, all.on(cpu), inp.on(cpu), weight.on(cpu), nullptr, gemm::few_rows, C, OC);
+        EXPECT_FALSE(std::isnan(all.on(cpu)[0])) << "the weights are stored";
         for (int64_t rows = 1; rows < gemm::few_rows; ++rows)
             for (int64_t first = 0; first + rows <= gemm::few_rows; first += rows) {
                 Values some = nan_values(rows * OC);
