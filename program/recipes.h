@@ -29,7 +29,7 @@ struct Recipe {
         return vocabulary < many_tokens ? with_few_tokens : shape;
     }
     // AdamW's rate with another vocabulary: the smaller it is, the more the steps, and the more often a token occurs in
-    // them. With 1,024 tokens 0.003 is best, however many the operations.
+    // them. With 1,024 tokens higher rates than 0.003 gained nothing, and all runs of more operations had it.
     double lr_for(int64_t vocabulary) const {
         const double fraction = static_cast<double>(vocabulary) / static_cast<double>(vocab);
         return std::clamp(lr * std::cbrt(fraction * fraction), std::min(lr, 0.003), lr);
