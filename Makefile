@@ -318,6 +318,7 @@ $(B)/train_gpt2cu: train_gpt2.cu $(B)/train_gpt2.o $(OF_CUDA) $(IO) $(LAYERS) $(
 	    $(if $(filter 0,$(NCCL)),-DNO_NCCL) -Xcompiler -fopenmp,-Wall,-Wextra,-march=$(ARCH) $< $(filter %.o,$^) $(LIBGOMP) $(LDLIBS) $(OF_PROGRAM) -lcublasLt -o $@
 
 $(B)/train_gpt2.cu.o: train_gpt2.cu
+	@mkdir -p $(@D)
 	@echo "compiling $< for the emulator"
 	$(Q)$(CXX) $(FLAGS) $(EMULATED) -march=$(ARCH) -x c++ -c $< -o $@
 $(B)/train_gpt2cu_emulated: $(B)/train_gpt2.cu.o $(B)/train_gpt2.o $(OF_CUDA) $(EMULATOR) $(IO) $(LAYERS) $(COMMAND_LINE)
