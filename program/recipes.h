@@ -19,7 +19,7 @@ struct Recipe {
     Shape shape;
     int64_t vocab;
     double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
-    bool measured;  // false: the recipes before it, extended
+    bool compared;  // with others at so many operations; false: it extends the recipes before it
     Shape with_few_tokens = shape;
     static constexpr int64_t many_tokens = 4096;  // from here on --embedding pairs gains, below it loses
     // Another vocabulary than the recipe's is that of a smaller text. With some thousand tokens the classifier takes
@@ -36,7 +36,7 @@ struct Recipe {
     }
 };
 
-// From one to the next the operations double to quintuple. Beyond what was measured, parameters and tokens both grow
+// From one to the next the operations double to quintuple. Beyond what was compared, parameters and tokens both grow
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
@@ -44,8 +44,8 @@ inline constexpr std::array recipes = {
     Recipe{2.2e13, {4, 96, 64, 32}, 8192, 0.012, true, {4, 96, 128, 16}},
     Recipe{4.6e13, {4, 96, 128, 16}, 8192, 0.012, true, {6, 128, 128, 16}},
     Recipe{1.5e14, {4, 160, 256, 8}, 8192, 0.006, true, {6, 192, 128, 16}},
-    Recipe{7e14, {6, 192, 256, 16}, 8192, 0.006, true},
-    Recipe{2.2e15, {6, 256, 256, 16}, 16384, 0.004, true},
+    Recipe{7e14, {6, 192, 256, 16}, 8192, 0.006, false},
+    Recipe{2.2e15, {6, 256, 256, 16}, 16384, 0.004, false},
     Recipe{7e15, {8, 288, 512, 16}, 16384, 0.003, false},
     Recipe{2.2e16, {8, 384, 512, 32}, 16384, 0.002, false},
     Recipe{7e16, {8, 512, 512, 64}, 32768, 0.001, false},

@@ -209,7 +209,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     if (!own_recipe)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),
-                    recipe.measured ? "were best" : "continue what was measured with fewer");
+                    recipe.compared ? "were best" : "continue what was best with fewer");
     std::printf("\n");
     if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_recipe)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());

@@ -56,11 +56,11 @@ GEMM = ('device/cpu/gemm/matmul',)
 ATTENTION = ('layers/attention_cpu',)
 SLOW_MATMUL = 'Matmul.ManyBlocks:Matmul.BitsDoNot*:*PastTheCaches*:*MakesItsInputAgain*'
 MATMUL = [Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True),
-            Run('device/matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
-            Run('layers/attention_test', '*', ATTENTION, alone=True),
-            Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
+          Run('device/matmul_bf16_test', '-*Kernels*', GEMM, alone=True),
+          Run('layers/matmul_test', SLOW_MATMUL, GEMM, alone=True)]
 # One test calls some of the kernels itself, so its own object is rebuilt too. Only Muon has lower parts.
-KERNELS = MATMUL + [Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*'),
+KERNELS = MATMUL + [Run('layers/attention_test', '*', ATTENTION, alone=True),
+                    Run('layers/matmul_test', '-' + SLOW_MATMUL), Run('device/matmul_bf16_test', '*Kernels*'),
                     Run('layers/muon_test', '*Part*', GEMM, alone=True)]
 WEIGHTS = [Run('layers/stored_weights_test', '*', GEMM), Run('layers/matmul_test', '-' + SLOW_MATMUL, GEMM, alone=True)]
 READING = ('io/model/checkpoint_reading',)
@@ -71,7 +71,7 @@ TABLE = {
     'device/cpu/gemm/packing.h': (8, KERNELS),
     'device/cpu/gemm/sizes.h': (4, KERNELS),
     'device/cpu/gemm/tile.h': (6, KERNELS),
-    'device/cpu/gemm/matmul.cpp': (16, [MATMUL[i] for i in (0, 1, 3)] + [Run('layers/classifier_test', '*', GEMM, alone=True)]),
+    'device/cpu/gemm/matmul.cpp': (16, MATMUL + [Run('layers/classifier_test', '*', GEMM, alone=True)]),
     'device/cpu/gemm/few_rows.h': (8, WEIGHTS),
     'device/cpu/gemm/few_rows_int8.h': (8, WEIGHTS),
     'device/cpu/weight_rows.h': (6, WEIGHTS),

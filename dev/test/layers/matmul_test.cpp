@@ -239,25 +239,28 @@ TEST(Matmul, BitsDoNotDependOnTheThreads) {
 
 // Compares results on a vector's boundary, large enough for streaming stores, with the same results without them.
 TEST(Matmul, PastTheCachesAreTheSameBits) {
-    Cpu cpu;
-    cpu.matmul_kind = MatmulKind::fma;  // AMX does not stream C
     const auto random = [](int64_t n) {
         auto x = host_allocate<float>(n);
         for (int64_t i = 0; i < n; ++i) x[i] = std::uniform_real_distribution<float>(-1, 1)(generator());
         return x;
     };
     const int64_t C = 544, OC = 1031;
-    for (const int64_t N : {3, 384, 385}) {  // one block of the sum, and more
-        SCOPED_TRACE(N);
-        const auto dout = random(N * OC), inp = random(N * C);
-        auto set = random(OC * C), added = host_allocate<float>(OC * C);
-        matmul_backward_weight(cpu, set.get(), nullptr, dout.get(), inp.get(), N, C, OC, false);
-        matmul_backward_weight(cpu, added.get(), nullptr, dout.get(), inp.get(), N, C, OC, true);
-        EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, added.get()));
-        auto off = random(OC * C + 1);  // streaming stores would fault off a vector's boundary
-        matmul_backward_weight(cpu, off.get() + 1, nullptr, dout.get(), inp.get(), N, C, OC, false);
-        EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, off.get() + 1));
-    }
+    // Some CPUs compute fp32 by AMX, which does not stream.
+    for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::fma})
+        for (const int64_t N : {3, 384, 385}) {  // one block of the sum, and more
+            Cpu cpu;
+            cpu.matmul_kind = matmul_kind;
+            SCOPED_TRACE(testing::PrintToString(std::pair{static_cast<int>(matmul_kind), N}));
+            const auto dout = random(N * OC), inp = random(N * C);
+            auto set = random(OC * C), added = host_allocate<float>(OC * C);
+            matmul_backward_weight(cpu, set.get(), nullptr, dout.get(), inp.get(), N, C, OC, false);
+            matmul_backward_weight(cpu, added.get(), nullptr, dout.get(), inp.get(), N, C, OC, true);
+            EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, added.get()));
+            auto off = random(OC * C + 1);  // streaming stores would fault off a vector's boundary
+            matmul_backward_weight(cpu, off.get() + 1, nullptr, dout.get(), inp.get(), N, C, OC, false);
+            EXPECT_TRUE(std::equal(set.get(), set.get() + OC * C, off.get() + 1));
+        }
+    Cpu cpu;
     const int64_t rows = 1031, hidden = 4096, one = 3;
     const auto inp = random(rows * one), weight = random(hidden * one), bias = random(hidden);
     auto pre = host_allocate<float>(rows * hidden), streamed = host_allocate<float>(rows * hidden),
