@@ -27,10 +27,13 @@ protected:
         args["steps"] = std::to_string(steps);
         return args;
     }
-    bool saving(const std::string& out) const {
+    // Whether a process that was started then is in the middle of a save, or was when it was killed.
+    bool saving(const std::string& out, fs::file_time_type started) const {
         if (!path_exists(at(out))) return false;
-        const auto names = listing(at(out));
-        return std::ranges::any_of(names, [](const std::string& n) { return n.starts_with(".step_"); });
+        return std::ranges::any_of(listing(at(out)), [&](const std::string& name) {
+            std::error_code gone;
+            return name.starts_with(".step_") && fs::last_write_time(at(out) + "/" + name, gone) > started && !gone;
+        });
     }
 };
 
@@ -55,9 +58,12 @@ TEST_F(Killed, AtRandomMomentsLosesNothingThatWasSaved) {
         std::vector<std::string> arguments = begun ? words("train", {{"resume", ""}, {"out", at("killed")}})
                                                    : training("killed", with_steps(20 * kills));
         arguments.insert(arguments.end(), {"--threads", std::to_string(1 + random() % 3)});
+        const auto started = fs::file_time_type::clock::now();
         const Child child = start(arguments);
         std::string printed;
-        if (k % 4 > 0) {  // a moment after it has begun to save, else after it was started
+        if (k % 4 == 3) {  // while it saves, however slow the program or the machine is
+            for (int tries = 0; tries < 100'000 && !saving("killed", started); ++tries) usleep(50);
+        } else if (k % 4 > 0) {  // a moment after it has begun to print, else after it was started
             char block[4096];
             const ssize_t n = read(child.out, block, sizeof block);
             if (n > 0) printed.assign(block, static_cast<size_t>(n));
@@ -68,7 +74,7 @@ TEST_F(Killed, AtRandomMomentsLosesNothingThatWasSaved) {
         kill(child.pid, SIGKILL);
         const Result result = finish(child);
         ASSERT_EQ(result.status, 128 + SIGKILL) << "it ended by itself: " << result.err << result.out;
-        during_saves += saving("killed");
+        during_saves += saving("killed", started);
         newest = std::max(newest, last_saved(printed + result.out));
         if (newest < 0) continue;
         std::vector<std::string> passed_over;
