@@ -186,7 +186,7 @@ $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O0
 # These compute so much that -O0 would cost more time than it saves.
 OPTIMIZED := $(B)/test_gpt2.o \
     $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer)
-$(OPTIMIZED): OPT := -Og
+$(OPTIMIZED): OPT := $(if $(SANITIZE),,-O1)
 # For narrower vectors, whose code is otherwise the same, -Og saves more than the tests then take longer.
 $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT := $(if $(filter native,$(ARCH)),,-Og)
 # Tests without optimization share precompiled headers, with GCC. ccache would not keep what is compiled with them.
