@@ -55,7 +55,8 @@ OF_CUDA  := $(filter-out %/device_cpu.o,$(PROGRAM))
 RUN      := $(patsubst %,$(B)/program/%.o,choices comparison convert info log options pair_embedding report report_chart run_directory tensorboard)
 EMULATOR := $(patsubst %.cpp,$(B)/%.o,$(wildcard dev/emulator/*.cpp))
 # First, so that all cores end together.
-LONGEST  := $(patsubst %,$(B)/test/%_test,cuda/model cuda/layernorm cuda/attention program/ranks program/kill program/faults)
+LONGEST  := $(patsubst %,$(B)/test/%_test,cuda/model program/ranks program/time_plan cuda/layernorm program/kill cuda/attention \
+            program/cuda program/memory program/train program/refusals)
 TESTS    := $(LONGEST) $(filter-out $(LONGEST),$(patsubst dev/test/%.cpp,$(B)/test/%,$(wildcard dev/test/*/*_test.cpp)))
 # clang before 16 has no std::source_location, which the emulator needs. Later versions were not tried.
 NO_CUDA  := $(if $(CLANG),$(filter $(B)/test/cuda/% %/program/cuda_test %/ladder_test,$(TESTS)))
