@@ -188,21 +188,31 @@ $(B)/dev/test/%.o $(B)/dev/fuzz/%.o: OPT := -O0
 OPTIMIZED := $(B)/test_gpt2.o \
     $(patsubst %,$(B)/dev/test/%_test.o,io/hostile_files dev/layernorm_file device/matmul_bf16 model/model model/mutation io/text_cache io/tokenizer)
 $(OPTIMIZED): OPT := $(if $(SANITIZE),,-O1)
-# For narrower vectors, whose code is otherwise the same, -Og saves more than the tests then take longer.
-$(LAYER_TESTS:$(B)/%=$(B)/dev/%.o): OPT := $(if $(filter native,$(ARCH)),,-Og)
-# Tests without optimization share precompiled headers, with GCC. ccache would not keep what is compiled with them.
+# Tests share precompiled headers, with GCC: a common.h has what most files of its folder include, which takes up to half of
+# the time that one takes to compile. ccache would not keep what is compiled with them. The arguments: a folder, objects, and
+# the options of both.
 CCACHE := $(findstring ccache,$(CXX) $(realpath $(shell command -v $(firstword $(CXX)))))
-COMMON := $(if $(CLANG)$(CCACHE)$(PORTABLE),,$(B)/dev/test/common.h.gch)
-WITH_COMMON := $(filter-out $(OPTIMIZED) $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o))
-$(WITH_COMMON): OPT := -O0 $(COMMON:%.gch=-include %)
-$(WITH_COMMON): | $(COMMON)
+SHARED := $(if $(CLANG)$(CCACHE)$(PORTABLE),,yes)
+define with_common
+$2: OPT := $3 $(if $(SHARED),-include $(B)/$1/common.h)
+$2: | $(if $(SHARED),$(B)/$1/common.h.gch)
+$(B)/$1/common.h.gch: OPT := $3
+endef
+OF_LAYERS := $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o)
+$(eval $(call with_common,dev/test,$(filter-out $(OPTIMIZED) $(OF_LAYERS) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o)),-O0))
+# For narrower vectors, whose code is otherwise the same, -Og saves more than the tests then take longer.
+$(eval $(call with_common,dev/test/layers,$(OF_LAYERS),$(if $(filter native,$(ARCH)),,-Og)))
 # The emulator replaces NVIDIA's headers, and the project's header of PTX instructions.
 SHADOW := -iquote dev/emulator/include -Idev/emulator/include
 $(EMULATOR): OPT := -O2 $(SHADOW)
 # The emulator's hooks, which are called before each access, take most of the time; -g1 gives the lines for reports.
 # Section anchors, GCC's way on ARM, would move shared variables away from the red zones declared before them.
 EMULATED := $(SHADOW) $(if $(CLANG),,-fno-section-anchors) $(if $(SANITIZE),,-g1 -fsanitize=thread)
-$(B)/dev/test/cuda/%.o $(B)/dev/%_cuda/ladder.o: OPT := $(if $(SANITIZE),-O0,-O1) $(EMULATED)
+OF_KERNELS := $(if $(SANITIZE),-O0,-O1) $(EMULATED)
+$(B)/dev/test/cuda/%.o $(B)/dev/%_cuda/ladder.o: OPT := $(OF_KERNELS)
+# broken_layernorm_test changes what the headers of CUDA say.
+$(eval $(call with_common,dev/test/cuda,$(patsubst $(B)/%,$(B)/dev/%.o,$(filter-out %/broken_layernorm_test %/model_test,$(filter \
+    $(B)/test/cuda/%,$(TESTS)))),$(OF_KERNELS)))
 # These are large, and run little.
 $(B)/dev/test/cuda/model_test.o $(B)/train_gpt2.cu.o: OPT := $(if $(SANITIZE),-O0,-Og) $(EMULATED)
 
@@ -212,10 +222,10 @@ $(B)/%.o: %.cpp
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
 	$(Q)$(CXX) $(FLAGS) $(OPT) $(MARCH) -c $< -o $@
 
-$(B)/dev/test/common.h.gch: dev/test/common.h
+$(B)/%.h.gch: %.h
 	@mkdir -p $(@D)
 	@$(if $(V),,echo "compiling $< ($(ARCH)$(if $(SANITIZE), $(SANITIZE)))")
-	$(Q)$(CXX) $(FLAGS) -O0 $(MARCH) -x c++-header $< -o $@
+	$(Q)$(CXX) $(FLAGS) $(OPT) $(MARCH) -x c++-header $< -o $@
 
 # The version that --version prints is compiled anew after each commit.
 $(B)/program/version.o: $(wildcard .git/logs/HEAD)
