@@ -192,15 +192,15 @@ $(OPTIMIZED): OPT := $(if $(SANITIZE),,-O1)
 # the time that one takes to compile. ccache would not keep what is compiled with them. The arguments: a folder, objects, and
 # the options of both.
 CCACHE := $(findstring ccache,$(CXX) $(realpath $(shell command -v $(firstword $(CXX)))))
-SHARED := $(if $(CLANG)$(CCACHE)$(PORTABLE),,yes)
+PRECOMPILED := $(if $(CLANG)$(CCACHE)$(PORTABLE),,yes)
 define with_common
-$2: OPT := $3 $(if $(SHARED),-include $(B)/$1/common.h)
-$2: | $(if $(SHARED),$(B)/$1/common.h.gch)
+$2: OPT := $3 $(if $(PRECOMPILED),-include $(B)/$1/common.h)
+$2: | $(if $(PRECOMPILED),$(B)/$1/common.h.gch)
 $(B)/$1/common.h.gch: OPT := $3
 endef
 OF_LAYERS := $(LAYER_TESTS:$(B)/%=$(B)/dev/%.o)
-STARTING := $(B)/dev/test/program/program.o
-$(eval $(call with_common,dev/test,$(STARTING) $(filter-out $(OPTIMIZED) $(OF_LAYERS) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o)),-O0))
+FIXTURE := $(B)/dev/test/program/program.o
+$(eval $(call with_common,dev/test,$(FIXTURE) $(filter-out $(OPTIMIZED) $(OF_LAYERS) $(B)/dev/test/cuda/%,$(TESTS:$(B)/%=$(B)/dev/%.o)),-O0))
 # For narrower vectors, whose code is otherwise the same, -Og saves more than the tests then take longer.
 $(eval $(call with_common,dev/test/layers,$(OF_LAYERS),$(if $(filter native,$(ARCH)),,-Og)))
 # The emulator replaces NVIDIA's headers, and the project's header of PTX instructions.
@@ -256,7 +256,7 @@ $(filter-out $(UNSANITIZED),$(COMMAND_LINE)) $(FUZZ)/program/command_line.o: $(U
 # So are the other tests of io/ and program/, and the fuzzers' targets, for 250 CPU s: what they test has its own objects,
 # which are linked before them. Tests of layers and models are compiled with the sanitizers, as the kernels are in headers.
 ifdef SANITIZE
-OF_TESTS := $(patsubst $(B)/test/%,dev/test/%.o,$(filter $(B)/test/io/% $(B)/test/program/%,$(TESTS))) $(STARTING:$(B)/%=%) \
+OF_TESTS := $(patsubst $(B)/test/%,dev/test/%.o,$(filter $(B)/test/io/% $(B)/test/program/%,$(TESTS))) $(FIXTURE:$(B)/%=%) \
     $(FUZZ_TARGETS:%.cpp=%.o)
 .PHONY: unsanitized_tests
 unsanitized_tests:
@@ -406,8 +406,8 @@ $(B)/test/cuda/%: $(B)/dev/test/cuda/%.o $(EMULATOR) $(LAYERS)
 	$(Q)$(CXX) $(FLAGS) $^ -lgtest_main -lgtest $(LDLIBS) -o $@
 $(B)/test/cuda/model_test: $(IO)
 
-# What starts the program for its tests.
-$(filter $(B)/test/program/%,$(TESTS)): $(STARTING)
+# The fixture, which starts the program for its tests.
+$(filter $(B)/test/program/%,$(TESTS)): $(FIXTURE)
 
 # The other tests. This rule is last, because make 3.81 takes the first pattern that fits.
 $(B)/test/%: $(RUN) $(IO) $(LAYERS) $(COMMAND_LINE) $(B)/dev/test/%.o

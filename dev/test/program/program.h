@@ -28,7 +28,7 @@ std::vector<std::string> words(const std::string& command, const Args& args);
 
 class Program : public ModelFiles {
 protected:
-    static std::string binary();  // what TRAIN_GPT2 names
+    static std::string binary();  // what TRAIN_GPT2 names, or ./train_gpt2
     // Then some tests do less, as starting it takes longer, and limits of memory cannot be set.
     static bool is_sanitized();
     // The name with which its messages begin.
