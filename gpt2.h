@@ -4,12 +4,14 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "gpt2_model.h"
+#include "gpt2_sampled_softmax.h"
 #include "gpt2_slices.h"
 #include "gpt2_tensors.h"
 #include "gpt2_weights.h"
@@ -27,6 +29,10 @@ public:
     // Whether the device can share an update among ranks: it sums the squares of the gradients in parts.
     static constexpr bool sharable = requires(Device & d, double* sums, const wide* x) {
         sums_of_squares(d, sums, x, int64_t{});
+    };
+    // Whether the device can compute the softmax of a sample of the tokens.
+    static constexpr bool can_sample = requires(Device & d, scalar* x, const int32_t* rows) {
+        index_select(d, x, x, rows, int64_t{}, int64_t{});
     };
     template <class Element>
     using Buffer = decltype(allocate<Element>(std::declval<Device&>(), int64_t{}));
@@ -161,6 +167,14 @@ public:
         return {.place = on_device(dev, batch_place), .threshold = threshold};
     }
 
+    void sample_softmax(std::vector<double> shares, int64_t drawn) override {
+        if (!can_sample) throw std::logic_error("this device has no sampled softmax");
+        sampler.emplace(std::move(shares), drawn);
+        classifier_tokens = sampler->expected_tokens(acts.losses.piece());
+        sampled_wte = allocate<scalar>(dev, config.vocab * config.channels);
+        dsampled_wte = allocate<wide>(dev, config.vocab * config.channels);
+    }
+
     void prefetch(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
         prefetch_batch(dev, x, y, B * T);
     }
@@ -183,8 +197,11 @@ public:
         const auto a = [&](const Tensor& t) { return activations.get() + t.offset; };
         const auto s = [&](const Tensor& t) { return statistics(t); };
         const int64_t L = config.layers, C = config.channels, N = B * T;
-        classifier_forward_backward(dev, s(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte),
-                                    targets, N, C, config.vocab, static_cast<wide>(scale), accumulate);
+        if (sampler)
+            sampled_classifier(targets, N, scale);
+        else
+            classifier_forward_backward(dev, s(acts.losses), a(acts.dlnf), dw(table.wte), a(acts.lnf), w(table.wte),
+                                        targets, N, C, config.vocab, static_cast<wide>(scale), accumulate);
         layernorm_backward(dev, activations.get() + acts.dresidual1.at(L), dw(table.lnfw), dw(table.lnfb), a(acts.dlnf),
                            activations.get() + acts.residual1.at(L), w(table.lnfw), s(acts.lnf_mean), s(acts.lnf_rstd),
                            no_residual, N, C);
@@ -329,10 +346,29 @@ public:
     Buffer<wide> received;                 // parts of the gradients of other ranks
     Buffer<double> run_squares;            // the sums of squares of the gradients' runs, if there are other ranks
     std::vector<double> batch_losses;      // of this rank's batches since the last update, if there are other ranks
+    std::optional<SoftmaxSampler> sampler;
+    Buffer<scalar> sampled_wte;  // (V,C) at most, of a batch's sample, with its gradient
+    Buffer<wide> dsampled_wte;
     Buffer<StepStatus> status;
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
+    // The classifier's forward and backward over a sample of the vocabulary.
+    void sampled_classifier(const int32_t* targets, int64_t N, double scale) {
+        if constexpr (can_sample) {
+            const SoftmaxSample& sample = sampler->draw(targets, N, batch_place);
+            const int64_t C = config.channels, S = std::ssize(sample.tokens);
+            scalar* const weight = sampled_wte.get();
+            wide *const dweight = dsampled_wte.get(), *const dwte = gradients.get() + table.wte.offset;
+            index_select(dev, weight, parameters.get() + table.wte.offset, sample.tokens.data(), S, C);
+            classifier_forward_backward(dev, statistics(acts.losses), activations.get() + acts.dlnf.offset, dweight,
+                                        activations.get() + acts.lnf.offset, weight, sample.targets.data(), N, C, S,
+                                        static_cast<wide>(scale), false, sample.counts.data());
+            if (!accumulate) zero(dev, dwte, table.wte.stride);
+            index_add(dev, dwte, dweight, sample.tokens.data(), S, C);
+        }
+    }
+
     // x, y (B,T) to losses (B,T), without gradients.
     void compute_losses(const int32_t* x, const int32_t* y, int64_t B, int64_t T) {
         const auto [inputs, targets] = batch_for(dev, x, y, B * T);

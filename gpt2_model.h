@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "gpt2_tensors.h"
 #include "device/device.h"
@@ -43,6 +44,11 @@ struct Model {
     // forward_backward's batch lies here in the training run. Dropout draws its masks for this place.
     BatchPlace batch_place;
 
+    // From now on forward_backward computes the softmax of its batch's targets and about `drawn` other tokens, of
+    // config.vocab, whose shares of the training data are `shares` (gpt2_sampled_softmax.h), for batch_place. Losses
+    // are then estimates. token_losses() and the logits are those of all tokens. Not on every device.
+    virtual void sample_softmax(std::vector<double> shares, int64_t drawn) = 0;
+
     virtual void set_profile(Profile* profile) = 0;  // from now on the layers add their times to it
 
     // gradients += the gradient of scale * (sum of the B*T losses), x, y (B,T). The same sum is added to the loss that
@@ -75,7 +81,7 @@ struct Model {
     // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and
     // three times attention's two matmuls over the half of the T x T scores that is not masked.
     double flops_per_token(int64_t T) const {
-        const int64_t C = config.channels, matrices = config.layers * 12 * C * C + config.vocab * C;
+        const int64_t C = config.channels, matrices = config.layers * 12 * C * C + classifier_tokens * C;
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);
     }
 
@@ -87,4 +93,5 @@ struct Model {
 
 protected:
     int64_t appended_ = 0;
+    int64_t classifier_tokens = config.vocab;  // that a training step computes logits of
 };

@@ -12,6 +12,7 @@ struct CpuUse {
     bool losses = true;  // false: only append() is called
     CacheSize cache = {};
     WeightType weights = WeightType::fp32;
+    bool sampled_softmax = false;  // in training
 };
 
 inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, MatmulKind matmul_kind, int64_t threads) {
@@ -30,6 +31,10 @@ inline CpuScratch gpt2_scratch(const GPT2Config& config, const CpuUse& use, Matm
         scratch.shared =
             std::max({scratch.shared, RowRuns(N, C).shared_floats(), global_norm::shared_floats(table.size)});
         scratch.halves = gemm::halves_floats(gemm::Order::k_first, V, C, std::min(N, classifier::most_rows(V)));
+        if (use.sampled_softmax) {
+            scratch.shared = std::max(scratch.shared, classifier::most_shared_floats(N, C, V));
+            scratch.halves = std::max(scratch.halves, std::min(V * C, gemm::most_halved) + V);
+        }
         for (const Parameter& p : table.rows) {
             if (!p.muon()) continue;
             scratch.halves =

@@ -53,6 +53,8 @@ enum class Purpose : uint32_t {
     block_order = 4,  // index: the shard (upper half), and in the order (lower half)
     sampling = 5,     // tokens of generated text; index: the token
     dropout = 6,      // index: that of 8 values in the step (layers/dropout.h)
+    // The tokens of a sampled softmax; index: the batch's first sequence (upper half), and that of 4 tokens.
+    softmax_sample = 7,
 };
 
 // The place of a batch in a training run: numbers drawn for its values depend on nothing else but their index.

@@ -53,14 +53,22 @@ inline int64_t shared_floats(int64_t N, int64_t C, int64_t V) {
     return row_floats(V) + std::min(N, most_rows(V)) * (row_floats(V) + gemm::ceil_div(V, run) * simd::W + 3 + C);
 }
 
+// At least as many for any number of columns up to V: the fewer they are, the more rows a chunk may have.
+inline int64_t most_shared_floats(int64_t N, int64_t C, int64_t V) {
+    const int64_t logits = std::min(N * V, std::max<int64_t>(64 * V, int64_t{16} << 20));
+    const int64_t besides = 2 * cache_line / 4 + simd::W + 3 + C;  // of a row: what rounds its terms and sums up
+    return row_floats(V) + logits + logits * simd::W / run + N * besides;
+}
+
 // The values that `Words` consist of.
 template <class Words>
 using Term = std::conditional_t<Words::size == 1, float, bf16>;
 
-// Computes the terms e^(logit - top) of n logits, and stores them as `Words` from `terms` on, which may be `logits` or
-// lie before it. Returns their sums in lanes.
+// Computes the terms e^(logit - top) of n logits, each `counts` times unless that is null, and stores them as `Words`
+// from `terms` on, which may be `logits` or lie before it. Returns their sums in lanes.
 template <class Words, bool stored = true>
-[[gnu::always_inline]] inline simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top) {
+[[gnu::always_inline]] inline simd::vfloat make_terms(float* terms, const float* logits, int64_t n, float top,
+                                                      const float* counts) {
     using namespace simd;
     constexpr int64_t at_once = W * Words::size;
     vfloat sums{};
@@ -69,6 +77,7 @@ template <class Words, bool stored = true>
         for (int64_t u = 0; u < Words::size; ++u) {
             const int64_t left = std::clamp<int64_t>(count - u * W, 0, W);
             e[u] = first(exp(load_n(logits + i + u * W, left) - top), left);
+            if (counts != nullptr) e[u] *= load_n(counts + i + u * W, left);
             sums += e[u];
         }
         if (stored) store_n(terms + i / Words::size, Words::along(e), gemm::ceil_div(count, Words::size));
@@ -86,11 +95,19 @@ inline float largest_of(const float* logits, int64_t n) {
     return max(largest);
 }
 
+// The sum of a row's terms, of which the target's, e^(its logit - top), shall count once instead of counts[target]
+// times. It is at least that one term, which rounding errors may hide beside a large count.
+inline float with_target_once(float sum, const float* counts, int32_t target, float logit_above_top) {
+    if (counts == nullptr) return sum;
+    const float term = std::exp(logit_above_top);
+    return std::max(sum + (1 - counts[target]) * term, term);
+}
+
 // Turns one row of V logits into e^(logit - top), stored as `Words`, and returns their sum; `loss` = log(sum of
 // e^logits) - logits[target]. The row is read once: top is the largest logit of the first run. Only if another exceeds
 // it by more than 30, what was done before is brought to the new top (Milakov & Gimelshein 2018).
 template <class Words = gemm::Floats>
-float softmax_row(float* row, int64_t V, int32_t target, float* loss) {
+float softmax_row(float* row, int64_t V, int32_t target, float* loss, const float* counts = nullptr) {
     using namespace simd;
     const float target_logit = row[target];
     float top = 0;
@@ -106,9 +123,9 @@ float softmax_row(float* row, int64_t V, int32_t target, float* loss) {
             sums *= factor;
             top = largest;
         }
-        sums += make_terms<Words>(row + v / Words::size, row + v, n, top);
+        sums += make_terms<Words>(row + v / Words::size, row + v, n, top, counts ? counts + v : nullptr);
     }
-    const float denominator = sum(sums);
+    const float denominator = with_target_once(sum(sums), counts, target, target_logit - top);
     *loss = std::log(denominator) + top - target_logit;
     return denominator;
 }
@@ -136,17 +153,17 @@ float dot(const float* inp, const WeightRows<Element>& weights, int64_t v, int64
 // Computes the losses of N rows, their terms, and the sums of the terms as memory.factors, from logits in memory.
 template <class Words>
 void terms_of_logits(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
-                     const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+                     const int32_t* targets, int64_t N, int64_t C, int64_t V, const float* counts) {
     gemm::matmul_weights(dev, N, V, C, inp, weight, memory.terms, memory.ld);
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < N; ++n)
-        memory.factors[n] = softmax_row<Words>(memory.terms + n * memory.ld, V, targets[n], losses + n);
+        memory.factors[n] = softmax_row<Words>(memory.terms + n * memory.ld, V, targets[n], losses + n, counts);
 }
 
 // The same in the epilogue of the logits' matmul, where terms need not be stored.
 template <class Words, bool stored>
 void terms_in_epilogue(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
-                       const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+                       const int32_t* targets, int64_t N, int64_t C, int64_t V, const float* counts) {
     using namespace simd;
     const auto [runs, ld, row, terms, sums, expected, target_logits, factors, scaled] = memory;
     with_rows(dev.weights, weight, C, [&](const auto& rows) {
@@ -162,7 +179,7 @@ void terms_in_epilogue(Cpu& dev, const Memory& memory, float* losses, const floa
             if (target >= 0 && target < lanes) target_logits[n] = logits[target];
             float* const run_sums = sums + (n * runs + v / run) * W;
             store(run_sums, load(run_sums) + make_terms<Words, stored>(terms + n * ld + v / Words::size, logits, lanes,
-                                                                       expected[n]));
+                                                                       expected[n], counts ? counts + v : nullptr));
         }
     };
     constexpr bool in_place = stored && Words::size == 1;
@@ -171,24 +188,24 @@ void terms_in_epilogue(Cpu& dev, const Memory& memory, float* losses, const floa
     for (int64_t n = 0; n < N; ++n) {
         vfloat sum{};
         for (int64_t r = 0; r < runs; ++r) sum += load(sums + (n * runs + r) * W);
-        factors[n] = simd::sum(sum);
+        factors[n] = with_target_once(simd::sum(sum), counts, targets[n], target_logits[n] - expected[n]);
         losses[n] = std::log(factors[n]) + (expected[n] - target_logits[n]);
     }
     for (int64_t n = 0; n < N; ++n) {
         if (usable(factors[n])) continue;
         gemm::matmul_weights(dev, 1, V, C, inp + n * C, weight, row);
-        factors[n] = softmax_row<Words>(row, V, targets[n], losses + n);
+        factors[n] = softmax_row<Words>(row, V, targets[n], losses + n, counts);
         if (stored) std::copy_n(row, gemm::ceil_div(V, Words::size), terms + n * ld);
     }
 }
 
 template <class Words, bool stored>
 void compute_terms(Cpu& dev, const Memory& memory, float* losses, const float* inp, const float* weight,
-                   const int32_t* targets, int64_t N, int64_t C, int64_t V) {
+                   const int32_t* targets, int64_t N, int64_t C, int64_t V, const float* counts = nullptr) {
     if (in_epilogue(dev, C))
-        terms_in_epilogue<Words, stored>(dev, memory, losses, inp, weight, targets, N, C, V);
+        terms_in_epilogue<Words, stored>(dev, memory, losses, inp, weight, targets, N, C, V, counts);
     else
-        terms_of_logits<Words>(dev, memory, losses, inp, weight, targets, N, C, V);
+        terms_of_logits<Words>(dev, memory, losses, inp, weight, targets, N, C, V, counts);
 }
 
 // Replaces term i of a row.
@@ -204,9 +221,9 @@ void set_term(float* row, int64_t i, float x) {
 template <class Words>
 void chunk_forward_backward(Cpu& dev, const Memory& memory, float* losses, float* dinp, float* dweight,
                             const float* inp, const float* weight, const int32_t* targets, int64_t N, int64_t C,
-                            int64_t V, float scale, bool accumulate) {
+                            int64_t V, float scale, bool accumulate, const float* counts) {
     using enum gemm::Order;
-    compute_terms<Words, true>(dev, memory, losses, inp, weight, targets, N, C, V);
+    compute_terms<Words, true>(dev, memory, losses, inp, weight, targets, N, C, V, counts);
     float* const terms = memory.terms;
     float* const factors = memory.factors;
     float* const scaled = memory.scaled;
@@ -261,13 +278,14 @@ inline void classifier_forward(Cpu& dev, float* losses, const float* inp, const 
 // dinp (N,C) = dlogits · weight        dweight (V rows of Vp,C) += dlogitsᵀ · inp, = unless accumulate
 inline void classifier_forward_backward(Cpu& dev, float* losses, float* dinp, float* dweight, const float* inp,
                                         const float* weight, const int32_t* targets, int64_t N, int64_t C, int64_t V,
-                                        float scale, bool accumulate = true) {
+                                        float scale, bool accumulate = true, const float* counts = nullptr) {
     const Timed timed(dev, "classifier_forward_backward", 6 * prod(N, C, V), 0);
     gemm::for_stored(dev.matmul_kind, [&]<class Words>(Words) {
         classifier::each_chunk<Words>(
             dev, N, C, V, [=, &dev](int64_t n, int64_t rows, const classifier::Memory& memory) {
                 classifier::chunk_forward_backward<Words>(dev, memory, losses + n, dinp + n * C, dweight, inp + n * C,
-                                                          weight, targets + n, rows, C, V, scale, accumulate || n > 0);
+                                                          weight, targets + n, rows, C, V, scale, accumulate || n > 0,
+                                                          counts);
             });
     });
 }

@@ -9,6 +9,7 @@
 #include "layers/embedding_cpu.h"
 #include "layers/gelu_cpu.h"
 #include "layers/global_norm_cpu.h"
+#include "layers/index_rows.h"
 #include "layers/layernorm_cpu.h"
 #include "layers/matmul_cpu.h"
 #include "layers/muon_cpu.h"

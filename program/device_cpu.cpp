@@ -33,7 +33,8 @@ CpuScratch scratch(const Options& options, const GPT2Config& config, int64_t B, 
                          .muon = optimizer_of(options) != Optimizer::adamw,
                          .losses = options.command != "generate",
                          .cache = cache_size(options, config),
-                         .weights = weight_type(options)},
+                         .weights = weight_type(options),
+                         .sampled_softmax = options.sampled_softmax > 0},
                         matmul_kind(options), omp_get_max_threads());
 }
 
@@ -58,6 +59,10 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                                                                                      : all,
                      .sharing = sharing(options, ranks)},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
+    if (options.sampled_softmax > 0 && policy != ActivationPolicy::inference) {
+        const int64_t tokens = std::min(config.vocab, B * T + 2 * options.sampled_softmax);  // more are very unlikely
+        plan.rows.emplace_back("sampled softmax", 2 * host_bytes<float>(tokens * config.channels));
+    }
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
     // The parameters are read in fp32, and converted one matrix at a time.
     if (const WeightType type = weight_type(options); type != WeightType::fp32) {

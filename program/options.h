@@ -31,9 +31,10 @@ struct Options {
     int64_t steps = 0, warmup = 0;
     std::string schedule;  // cosine, linear, constant, wsd
     double lr = 0, muon_lr = 0, final_lr_frac = 0, decay_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
-    double clip = 0;           // 0: off
-    double dropout = 0;        // 0: off
-    double skip_outliers = 0;  // standard deviations; 0: off
+    double clip = 0;              // 0: off
+    double dropout = 0;           // 0: off
+    int64_t sampled_softmax = 0;  // 0: off
+    double skip_outliers = 0;     // standard deviations; 0: off
     std::string optimizer, matmul, recompute;
     int64_t eval_every = 0, sample_every = 0, save_every = 0, patience = 0;  // 0: never
     int64_t eval_batches = 0, sample_tokens = 0;

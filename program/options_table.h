@@ -202,6 +202,11 @@ inline const std::vector<OptionRow> rows = {
     {"dropout", train, &O::dropout, "0", "P",
      "dropout probability, as in GPT-2: of embeddings, attention weights and both projections of a block (0: off)", 0,
      0.999},
+    {"sampled-softmax", train | cpu_only, &O::sampled_softmax, "0", "N",
+     "compute a training step's softmax over the tokens that are targets in the batch and about N others, drawn at "
+     "random, not all of the vocabulary: much faster for small models with many tokens; training losses are then "
+     "estimates (0: over all)",
+     0, 65536},
     {"skip-outliers", train, &O::skip_outliers, "0", "Z",
      "skip steps with a loss or gradient norm Z standard deviations above the mean of the last 128 (0: off)", 0, 1e9},
     {"Evaluation and samples"},

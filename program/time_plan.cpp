@@ -18,6 +18,7 @@
 #include "program/device_model.h"
 #include "program/progress.h"
 #include "program/recipes.h"
+#include "program/token_shares.h"
 
 namespace {
 
@@ -45,9 +46,11 @@ StepTime time_steps(const Options& options, const GPT2Config& config, Activation
     const Model::HostState host = model->to_fill();
     initialize_parameters(config, model->table, 0, host.parameters);
     model->upload(host);
+    if (options.sampled_softmax > 0) model->sample_softmax(zipf_shares(config.vocab), options.sampled_softmax);
     std::vector<int32_t> tokens(static_cast<size_t>(B * T) + 1);
+    const Random random{.seed = 0, .purpose = Purpose::sampling};
     for (size_t i = 0; i < tokens.size(); ++i)
-        tokens[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(config.vocab));
+        tokens[i] = static_cast<int32_t>(zipf_token(random.uniform(i), config.vocab));
     const int32_t *const x = tokens.data(), *const y = x + 1;
     const int64_t shards = options.shards / ranks.count(), batches = options.total_batch / (B * T * options.shards);
     const auto step = [&](int64_t number) {

@@ -26,6 +26,7 @@
 #include "program/stop_signals.h"
 #include "program/text_progress.h"
 #include "program/time_plan.h"
+#include "program/token_shares.h"
 #include "program/version.h"
 
 namespace {
@@ -85,6 +86,8 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         }
         slices = update_slices(model->table, ranks.count(), sharing(options, ranks).muon);
         if (!checkpoint.empty()) read_optimizer(checkpoint, Moments(ranks, slices, host).slice());
+        if (options.sampled_softmax > 0)
+            model->sample_softmax(token_shares(data.train, config.vocab), options.sampled_softmax);
         model->rounding_seed = static_cast<uint64_t>(options.seed);
         model->last_applied = state.last_applied;
         model->upload(host);

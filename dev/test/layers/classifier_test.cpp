@@ -1,4 +1,5 @@
-// The classifier: Cpu against Reference, padding, chunks of rows, differences, threads, NaN.
+// The classifier: Cpu against Reference, tokens that count several times, padding, chunks of rows, differences,
+// threads, NaN.
 #include "layers/classifier_cpu.h"
 
 #include "dev/test/layers/layer_check.h"
@@ -34,13 +35,15 @@ struct Tensors {
         const float scale = 0.3f;
         if (backward)
             classifier_forward_backward(dev, losses.on(dev), dinp.on(dev), dweight.on(dev), inp.on(dev), weight.on(dev),
-                                        targets.data(), s.N, s.C, s.V, static_cast<typename Device::scalar>(scale));
+                                        targets.data(), s.N, s.C, s.V, static_cast<typename Device::scalar>(scale),
+                                        true, counts.empty() ? nullptr : counts.data());
         else
             classifier_forward(dev, losses.on(dev), inp.on(dev), weight.on(dev), targets.data(), s.N, s.C, s.V);
     }
     Shape s;
     Values inp, weight, losses, dinp, dweight;
     std::vector<int32_t> targets;
+    std::vector<float> counts;  // how often each token counts; empty: once
 };
 
 // A logit is a sum of C products, with an error of 8 roundoffs of its terms' sum (layers/matmul_test). The
@@ -63,12 +66,16 @@ void set_magnitudes(Tensors& t, bool rounded_terms = false) {
         const double largest = *std::max_element(sizes.begin(), sizes.end());
         const int32_t target = t.targets[static_cast<size_t>(n)];
         const double loss = t.losses[n], log_sum = loss + logits[static_cast<size_t>(target)];
-        const double p_error = 2 * 8 * largest + 4 + static_cast<double>(adds) / 2;
+        const float* const counts = t.counts.empty() ? nullptr : t.counts.data();
+        // The target is first counted as often as others, and then less often.
+        const double of_target = 2 * (counts ? counts[target] : 0) * std::exp(-loss);
+        const double p_error = 2 * 8 * largest + 4 + static_cast<double>(adds) / 2 + of_target;
         t.losses.magnitude[static_cast<size_t>(n)] = p_error + 2 * loss;
         for (int64_t v = 0; v < s.V; ++v) {
-            const double p = std::exp(logits[static_cast<size_t>(v)] - log_sum);
+            const double p = count_of(counts, v, target) * std::exp(logits[static_cast<size_t>(v)] - log_sum);
             const auto dlogit = [&](double sum_errors) {
-                if (rounded_terms) return 0.3 * std::abs(p - (v == target ? 1 : 0));
+                // Beside the rounding, to 2^-8, the target's term has the loss's errors, of 2^-24.
+                if (rounded_terms) return 0.3 * (v == target ? std::abs(p - 1) + p * p_error * 0x1p-16 : p);
                 return 0.3 * (p * (p_error + sum_errors) + (v == target ? sum_errors : 0));
             };
             for (int64_t c = 0; c < s.C; ++c) {
@@ -121,6 +128,48 @@ TEST(Classifier, TermsRoundedToBf16AgreeWithReference) {
         t.dinp.expect_close("dinp", rounding);
         t.dweight.expect_close("dweight", 2 * rounding);
     }
+}
+
+// Sampled softmax: tokens that count up to 50 times. Most rows of the larger values are computed again, and the last
+// shape has more channels than one block, so that pairs of bf16 are made of logits in memory.
+TEST(Classifier, TokensThatCountSeveralTimesAgreeWithReference) {
+    std::vector<Shape> all(std::begin(shapes), std::end(shapes));
+    all.push_back({33, 800, 1000});
+    for (const Shape& s : all)
+        for (const double size : {1.0, 60.0})
+            for (const MatmulKind matmul_kind : {MatmulKind::fp32, MatmulKind::bf16}) {
+                SCOPED_TRACE(testing::PrintToString(std::vector{s.N, s.C, s.V}));
+                const bool rounds = matmul_kind == MatmulKind::bf16;
+                Tensors t(s, size);
+                Cpu cpu(matmul_kind);
+                Reference<double> reference;
+                for (Values* values : {&t.inp, &t.weight})
+                    for (int64_t i = 0; i < values->size(); ++i) {
+                        const float half = bf16(values->on(cpu)[i]);
+                        values->on(cpu)[i] = half, values->on(reference)[i] = static_cast<double>(half);
+                    }
+                for (const double x : uniform(s.V)) t.counts.push_back(static_cast<float>(1 + 49 * x * x));
+                t.run(cpu), t.run(reference);
+                set_magnitudes(t, rounds);
+                t.losses.expect_close("losses", roundoff);
+                t.dinp.expect_close("dinp", rounds ? 0x1p-8 * 1.01 : roundoff);
+                t.dweight.expect_close("dweight", rounds ? 2 * 0x1p-8 * 1.01 : roundoff);
+            }
+}
+
+// Where a target counts so often that nothing of the others' terms is left beside it, its loss is still not negative.
+TEST(Classifier, ALikelyTargetThatCountsOften) {
+    Tensors t({2, 16, 40});
+    Cpu cpu;
+    for (int64_t v = 0; v < 40; ++v) t.weight.on(cpu)[v * 16] = v == 7 ? 90 : -90;
+    for (const int64_t n : {0, 1}) t.inp.on(cpu)[n * 16] = 1, t.targets[static_cast<size_t>(n)] = 7;
+    t.counts.assign(40, 60000);
+    t.run(cpu);
+    for (const int64_t n : {0, 1}) {
+        EXPECT_GE(t.losses.on(cpu)[n], 0);
+        EXPECT_LT(t.losses.on(cpu)[n], 0.01);
+    }
+    for (int64_t i = 0; i < 2 * 16; ++i) EXPECT_TRUE(std::isfinite(t.dinp.on(cpu)[i])) << i;
 }
 
 TEST(Classifier, ManyChunksOfRows) {  // at 2^24 / V rows, but at least 64
@@ -277,20 +326,23 @@ TEST(Classifier, LogitsAgreeWithReference) {
 
 TEST(Classifier, BackwardAgreesWithDifferences) {
     const int64_t N = 4, C = 5, V = 7;
-    Reference<double> dev;
-    std::vector<double> inp = uniform(N * C), weight = uniform(V * C), losses(N), dinp(N * C), dweight(V * C);
-    const std::vector<int32_t> targets = {0, 6, 3, 3};
-    const double scale = 0.7;
-    const auto f = [&] {
-        classifier_forward(dev, losses.data(), inp.data(), weight.data(), targets.data(), N, C, V);
-        double sum = 0;
-        for (const double loss : losses) sum += loss;
-        return scale * sum;
-    };
-    classifier_forward_backward(dev, losses.data(), dinp.data(), dweight.data(), inp.data(), weight.data(),
-                                targets.data(), N, C, V, scale);
-    expect_gradient("inp", f, inp, dinp);
-    expect_gradient("weight", f, weight, dweight);
+    const std::vector<float> several = {2, 1, 5, 3, 1, 40, 9};
+    for (const float* const counts : {static_cast<const float*>(nullptr), several.data()}) {
+        Reference<double> dev;
+        std::vector<double> inp = uniform(N * C), weight = uniform(V * C), losses(N), dinp(N * C), dweight(V * C);
+        const std::vector<int32_t> targets = {0, 6, 3, 3};
+        const double scale = 0.7;
+        const auto f = [&] {
+            classifier_forward(dev, losses.data(), inp.data(), weight.data(), targets.data(), N, C, V, counts);
+            double sum = 0;
+            for (const double loss : losses) sum += loss;
+            return scale * sum;
+        };
+        classifier_forward_backward(dev, losses.data(), dinp.data(), dweight.data(), inp.data(), weight.data(),
+                                    targets.data(), N, C, V, scale, true, counts);
+        expect_gradient("inp", f, inp, dinp);
+        expect_gradient("weight", f, weight, dweight);
+    }
 }
 
 // Few rows are computed by several threads from 2^14 weights on, which 5,000 tokens of 4 channels have.

@@ -69,6 +69,27 @@ TEST(Scratch, WhatIsPlannedIsWhatAModelTakes) {
     omp_set_num_threads(threads_before);
 }
 
+// Its plan is an upper bound, since a sample has another size each time. A sample of some 60 tokens has one chunk of
+// rows where all tokens have two; in 48 channels its gradient is a sum of halves.
+TEST(Scratch, OfASampledSoftmaxIsReserved) {
+    const int64_t B = 6, T = 64;
+    for (const int64_t vocab : {50257, 200})
+        for (const int64_t drawn : {60, 200}) {
+            const GPT2Config config{.context = T, .vocab = vocab, .layers = 1, .heads = 2, .channels = 48};
+            const CpuScratch plan =
+                gpt2_scratch(config, {.B = B, .T = T, .policy = ActivationPolicy::training, .sampled_softmax = true},
+                             MatmulKind::fp32, 2);
+            Cpu cpu;
+            cpu.reserve(plan);
+            GPT2<Cpu> model(std::move(cpu), config, B, T, ActivationPolicy::training);
+            initialize_parameters(config, model.table, 1, model.parameters.get());
+            model.sample_softmax(std::vector(static_cast<size_t>(vocab), 1 / static_cast<double>(vocab)), drawn);
+            const std::vector<int32_t> x(static_cast<size_t>(B * T), 3);
+            model.forward_backward(x.data(), x.data(), B, T, 1);
+            EXPECT_EQ(model.dev.scratch_bytes(), plan.bytes());
+        }
+}
+
 // A thread takes scratch memory in a region of `threads`, after 1000 floats were reserved for each of two threads.
 template <class Take>
 void take_in_region(int threads, const Take& take) {

@@ -210,10 +210,24 @@ TEST_F(Train, Bf16MatmulsLearnTheSame) {
     for (size_t i = 0; i < fp32.size(); ++i) EXPECT_NEAR(fp32[i].loss, bf16[i].loss, 0.01) << i;
 }
 
+// A sample of all tokens trains as their softmax does, and one of some tokens differs from both, in the first step too.
+TEST_F(Train, SampledSoftmax) {
+    for (const char* const drawn : {"0", "65536", "20"}) train(drawn, with(odd, {{"sampled-softmax", drawn}}));
+    const auto full = log_of("0", "train"), all = log_of("65536", "train"), some = log_of("20", "train");
+    ASSERT_EQ(full.size(), all.size());
+    for (size_t i = 0; i < full.size(); ++i) EXPECT_NEAR(full[i].loss, all[i].loss, 1e-3) << i;
+    EXPECT_NE(full[0].loss, some[0].loss);
+    EXPECT_NEAR(full[0].loss, some[0].loss, 0.3);
+    const double before = log_of("20", "val").front().loss, after = log_of("20", "val").back().loss;
+    EXPECT_LT(after, before);
+}
+
 TEST_F(Train, ResumedIsAsUnbroken) {
     for (const std::string optimizer : {"adamw", "muon", "normuon"}) {
-        const std::string dropout = optimizer == "muon" ? "0.1" : "0";
-        train(optimizer, with(odd, {{"threads", "2"}, {"optimizer", optimizer}, {"dropout", dropout}}));
+        const std::string dropout = optimizer == "muon" ? "0.1" : "0", sampled = optimizer == "normuon" ? "9" : "0";
+        train(optimizer,
+              with(odd,
+                   {{"threads", "2"}, {"optimizer", optimizer}, {"dropout", dropout}, {"sampled-softmax", sampled}}));
         for (const char* threads : {"1", "2", "3"}) {
             const std::string resumed = optimizer + threads;
             rewind(optimizer, resumed, "step_000007");
@@ -229,8 +243,9 @@ TEST_F(Train, EachNumberOfShardsHasItsOwnBits) {
     std::set<std::vector<float>> results;
     const auto all = is_sanitized() ? std::vector<std::string>{"1", "4"} : std::vector<std::string>{"1", "2", "4", "8"};
     for (const std::string& shards : all) {
-        const Args of_shards =
-            with(odd, {{"batch", "1"}, {"total-batch", "296"}, {"shards", shards}, {"dropout", "0.1"}});
+        const Args of_shards = with(
+            odd,
+            {{"batch", "1"}, {"total-batch", "296"}, {"shards", shards}, {"dropout", "0.1"}, {"sampled-softmax", "9"}});
         train(shards, with(of_shards, {{"threads", "2"}}));
         train("other" + shards, with(of_shards, {{"threads", "1"}, {"recompute", "block"}}));
         EXPECT_EQ(parameters_of(shards), parameters_of("other" + shards));
