@@ -21,17 +21,23 @@ struct Recipe {
     double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
     bool compared;  // with others at so many operations; false: it extends the recipes before it
     Shape with_few_tokens = shape;
-    static constexpr int64_t many_tokens = 4096;  // from here on --embedding pairs gains, below it loses
-    // Another vocabulary than the recipe's is that of a smaller text. With some thousand tokens the classifier takes
-    // most of a step, and fewer layers and channels, and shorter sequences (64 of 8,192 tokens are as much text as 128
-    // of 1,024), leave time for more steps. With 1,024 tokens they are worse.
+    // From here on --embedding pairs gains, below it loses, and a sampled softmax saves most of the classifier's time.
+    static constexpr int64_t many_tokens = 4096;
+    static constexpr int64_t drawn_tokens = 256;  // of it, beside the targets; half or four times as many are no better
+    // Bytes of text that teach a token. Tiny Shakespeare, 1 MB, gains nothing from more than 1,024 tokens. With a
+    // sampled softmax more tokens take almost no time: then 3 MB gain from 8,192, but 1.5 MB lose by 4,096 against
+    // 2,048.
+    static constexpr int64_t bytes_for_a_token = 640, bytes_for_a_sampled_token = 360;
+    static constexpr int64_t least_sampled_tokens = 8192, most_sampled_tokens = 65536;
+    // Another vocabulary than the recipe's is that of a smaller text. With 1,024 tokens a run has fewer operations for
+    // the same text, and larger models and longer sequences (128 are as much text as 64 of 8,192) are better.
     constexpr const Shape& shape_for(int64_t vocabulary) const {
         return vocabulary < many_tokens ? with_few_tokens : shape;
     }
-    // AdamW's rate with another vocabulary: the smaller it is, the more the steps, and the more often a token occurs in
-    // them. With 1,024 tokens higher rates than 0.003 gained nothing, and all runs of more operations had it.
+    // AdamW's rate, which is best from 8,192 tokens on. The fewer they are, the more often each occurs. With 1,024
+    // higher rates than 0.003 gained nothing, and all runs of more operations had it.
     double lr_for(int64_t vocabulary) const {
-        const double fraction = static_cast<double>(vocabulary) / static_cast<double>(vocab);
+        const double fraction = static_cast<double>(vocabulary) / 8192;
         return std::clamp(lr * std::cbrt(fraction * fraction), std::min(lr, 0.003), lr);
     }
 };

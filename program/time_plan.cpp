@@ -94,21 +94,26 @@ GPT2Config config_of(const Options& options) {
 
 constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
 
-// Text that teaches a token. Tiny Shakespeare, 1 MB, gains nothing from more than 1,024 tokens; 3 MB of State of the
-// Union still gain from 8,192.
-constexpr int64_t bytes_for_a_token = 640;
+// Whether the run's softmax is over a sample of the tokens, so that a token more costs almost no time.
+bool samples_softmax(const Options& options) {
+    return !options.on_gpu && (!options.given("sampled-softmax") || options.sampled_softmax > 0);
+}
 
-// The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach,
-// each of which should occur some hundred times. How many those of a file, of GPT-2 or of token shards (0 bytes) are is
-// not looked up: they count as the recipe's.
+// The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach. How
+// many those of a file, of GPT-2 or of token shards (0 bytes) are is not looked up: they count as the recipe's.
 int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text_bytes) {
     if (options.given("tokenizer")) {
         const int64_t trained = trained_vocabulary_size(options.tokenizer);
         return trained > 0 ? trained : options.tokenizer == "byte" ? bytes_alone : recipe.vocab;
     }
     if (text_bytes == 0) return recipe.vocab;
-    const auto taught = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / bytes_for_a_token)));
-    return taught < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, taught);
+    const auto taught = [=](int64_t bytes_for_a_token) {
+        return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / bytes_for_a_token)));
+    };
+    const int64_t sampled = taught(Recipe::bytes_for_a_sampled_token), full = taught(Recipe::bytes_for_a_token);
+    if (samples_softmax(options) && sampled >= Recipe::least_sampled_tokens)
+        return std::min(Recipe::most_sampled_tokens, sampled);
+    return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 
 // Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long. Token
@@ -150,13 +155,15 @@ Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab) 
     const Shape& shape = recipe.shape_for(vocab);
     const int64_t longest = options.given("seq") ? std::max(shape.context, options.seq) : shape.context;
     const int64_t context = options.given("context") ? options.context : longest;
-    return {{"layers", text(shape.layers)},
-            {"channels", text(shape.channels)},
-            {"heads", text(shape.heads())},
-            {"context", text(context)},
-            {"seq", text(std::min(context, shape.context))},
-            {"batch", text(shape.batch)},
-            {"optimizer", "normuon"}};
+    Choices choices = {{"layers", text(shape.layers)},
+                       {"channels", text(shape.channels)},
+                       {"heads", text(shape.heads())},
+                       {"context", text(context)},
+                       {"seq", text(std::min(context, shape.context))},
+                       {"batch", text(shape.batch)},
+                       {"optimizer", "normuon"}};
+    if (vocab >= Recipe::many_tokens) choices.emplace_back("sampled-softmax", text(Recipe::drawn_tokens));
+    return choices;
 }
 
 }  // namespace

@@ -70,6 +70,24 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     const std::vector<std::string> chosen = again(expect_done(words("train", args)));
     EXPECT_EQ(chosen[0], "--tokenizer");
     EXPECT_EQ(chosen[1], "bpe:1024") << "each token occurs some hundred times";
+    EXPECT_EQ(std::ranges::find(chosen, "--sampled-softmax"), chosen.end()) << "of few tokens it saves little";
+}
+
+// Where the text can teach so many that it pays, unless it is not wanted.
+TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
+    std::string lines;
+    for (uint64_t i = 0; lines.size() < 3'100'000; ++i) lines += std::to_string(i * i % 999'983) + " brown foxes\n";
+    write_bytes(at("text.txt"), lines);
+    Args args = small;
+    args["data"] = at("text.txt"), args["minutes"] = minutes_of_long_text;
+    for (const auto& [sampled, tokenizer] : {std::pair("", "bpe:8192"), std::pair("0", "bpe:4096")}) {
+        args["out"] = at("run" + std::string(sampled));
+        if (*sampled != '\0') args["sampled-softmax"] = sampled;
+        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+        EXPECT_EQ(chosen[1], tokenizer);
+        const auto choice = std::ranges::find(chosen, "--sampled-softmax");
+        EXPECT_EQ(choice == chosen.end() ? "" : choice[1], *sampled == '\0' ? "256" : "");
+    }
 }
 
 // The text could teach 8,192 tokens, whose rate is four times as high.
