@@ -44,7 +44,7 @@ struct Model {
     // forward_backward's batch lies here in the training run. Dropout draws its masks for this place.
     BatchPlace batch_place;
 
-    // From now on forward_backward computes the softmax of its batch's targets and about `drawn` other tokens, of
+    // From now on forward_backward computes the softmax of its batch's targets and `drawn` random tokens, of
     // config.vocab, whose shares of the training data are `shares` (gpt2_sampled_softmax.h), for batch_place. Losses
     // are then estimates. token_losses() and the logits are those of all tokens. Not on every device.
     virtual void sample_softmax(std::vector<double> shares, int64_t drawn) = 0;

@@ -2,9 +2,10 @@
 // instead of all of the vocabulary, which takes most of a small model's step.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "device/random.h"
@@ -19,39 +20,39 @@ struct SoftmaxSample {
 // Draws a batch's sample. The sum of all tokens' e^logit is estimated by that of a sample in which each term counts
 // 1 / (the chance of its token to be in it) times: by importance sampling (Bengio & Senécal 2008, "Adaptive importance
 // sampling to accelerate training of a neural probabilistic language model"). A token is in it if it is a target in the
-// batch, which the softmax of any row can use then (Yi et al. 2019, "Sampling-bias-corrected neural modeling for large
-// corpus item recommendations"), or if it is drawn, each token of the vocabulary with the same chance. Frequent tokens
-// are in nearly all samples and count once; those that never are a target still learn that they are not.
+// batch, of which any row's softmax can make use (Yi et al. 2019, "Sampling-bias-corrected neural modeling for large
+// corpus item recommendations"), or if it is drawn, each with the same chance: from a random one on, tokens at equal
+// distances (Madow & Madow 1944, "On the theory of systematic sampling"). Frequent tokens are in nearly all samples and
+// count once; those that never are a target still learn that they are not.
 class SoftmaxSampler {
 public:
-    // shares (V): how often each token occurs in the training data, as a part of all. `drawn` tokens are drawn on
-    // average, 0 < drawn <= V.
+    // shares (V): how often each token occurs in the training data, as a part of all. `drawn` tokens are drawn, or all
+    // if there are no more.
     SoftmaxSampler(std::vector<double> shares, int64_t drawn)
-        : shares_(std::move(shares)),
-          chance_(std::min(1.0, static_cast<double>(drawn) / static_cast<double>(shares_.size()))) {}
+        : shares_(std::move(shares)), drawn_(std::min(drawn, std::ssize(shares_))) {}
 
     // The sample for targets (N), drawn for a batch's place in a run: the same for any number of threads and ranks. It
     // is valid until the next call.
     const SoftmaxSample& draw(const int32_t* targets, int64_t N, const BatchPlace& place) {
-        const size_t V = shares_.size();
         if (N != counted_for_) count_for(N);
-        place_.assign(V, absent);
-        for (int64_t n = 0; n < N; ++n) place_[static_cast<size_t>(targets[n])] = target;
+        in_sample_.assign(shares_.size(), absent);
+        for (int64_t n = 0; n < N; ++n) in_sample_[static_cast<size_t>(targets[n])] = 0;
         const Random random{.seed = place.seed, .purpose = Purpose::softmax_sample, .step = place.step};
-        const uint64_t first = static_cast<uint64_t>(place.first_sequence) << 32;
-        const double below = chance_ * 0x1p32;
+        const double start = random.uniform(static_cast<uint64_t>(place.first_sequence));
+        for (int64_t i = 0; i < drawn_; ++i) {
+            const auto v = static_cast<size_t>((static_cast<double>(i) + start) / chance_drawn());
+            in_sample_[std::min(v, in_sample_.size() - 1)] = 0;
+        }
         sample_.tokens.clear(), sample_.counts.clear();
-        Philox drawn{};
-        for (size_t v = 0; v < V; ++v) {
-            if (v % 4 == 0) drawn = random.bits(first + v / 4);
-            if (place_[v] == absent && drawn.x[v % 4] >= below) continue;
-            place_[v] = static_cast<int32_t>(sample_.tokens.size());
+        for (size_t v = 0; v < in_sample_.size(); ++v) {
+            if (in_sample_[v] == absent) continue;
+            in_sample_[v] = static_cast<int32_t>(sample_.tokens.size());
             sample_.tokens.push_back(static_cast<int32_t>(v));
             sample_.counts.push_back(counts_[v]);
         }
         sample_.targets.resize(static_cast<size_t>(N));
         for (size_t n = 0; n < sample_.targets.size(); ++n)
-            sample_.targets[n] = place_[static_cast<size_t>(targets[n])];
+            sample_.targets[n] = in_sample_[static_cast<size_t>(targets[n])];
         return sample_;
     }
 
@@ -63,11 +64,12 @@ public:
     }
 
 private:
-    static constexpr int32_t absent = -1, target = 0;
+    static constexpr int32_t absent = -1;
 
+    double chance_drawn() const { return static_cast<double>(drawn_) / static_cast<double>(shares_.size()); }
     // The chance that a token with this share is drawn, or is the target of another of N rows.
     double chance_of(double share, int64_t N) const {
-        return 1 - (1 - chance_) * std::pow(1 - share, static_cast<double>(N - 1));
+        return 1 - (1 - chance_drawn()) * std::pow(1 - share, static_cast<double>(N - 1));
     }
     void count_for(int64_t N) {
         counts_.clear();
@@ -76,9 +78,9 @@ private:
     }
 
     std::vector<double> shares_;
-    double chance_;              // of each token to be drawn
+    int64_t drawn_;
     std::vector<float> counts_;  // (V), for batches of counted_for_ targets
     int64_t counted_for_ = 0;
-    std::vector<int32_t> place_;  // (V), in the sample
+    std::vector<int32_t> in_sample_;  // (V): where the token is in the sample, or `absent`
     SoftmaxSample sample_;
 };

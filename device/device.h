@@ -203,7 +203,10 @@ template <class T>
 void zero(Reference<T>&, T* x, int64_t n) {
     std::fill_n(x, n, T(0));
 }
-inline void zero(Cpu&, float* x, int64_t n) { std::fill_n(x, n, 0.0f); }
+inline void zero(Cpu&, float* x, int64_t n) {
+#pragma omp parallel for schedule(static) if (n > 1 << 16)
+    for (int64_t i = 0; i < n; ++i) x[i] = 0;
+}
 
 // out (n) = x, of the same device
 template <HostDevice Device, class T>

@@ -46,15 +46,14 @@ HOST_DEVICE constexpr Philox philox(Philox counter, uint64_t key) {
 
 // Each purpose draws from a stream of its own. Runs and checkpoints rely on these values: never reuse one.
 enum class Purpose : uint32_t {
-    rounding = 0,     // to bf16; index: that of 8 values, in the flat buffer of parameters
-    parameters = 1,   // the initial ones; index: in their flat buffer
-    shard_order = 2,  // index: in the order
-    block_shift = 3,  // where a shard's blocks begin; index: the shard, or the shard (upper half) and document
-    block_order = 4,  // index: the shard (upper half), and in the order (lower half)
-    sampling = 5,     // tokens of generated text; index: the token
-    dropout = 6,      // index: that of 8 values in the step (layers/dropout.h)
-    // The tokens of a sampled softmax; index: the batch's first sequence (upper half), and that of 4 tokens.
-    softmax_sample = 7,
+    rounding = 0,        // to bf16; index: that of 8 values, in the flat buffer of parameters
+    parameters = 1,      // the initial ones; index: in their flat buffer
+    shard_order = 2,     // index: in the order
+    block_shift = 3,     // where a shard's blocks begin; index: the shard, or the shard (upper half) and document
+    block_order = 4,     // index: the shard (upper half), and in the order (lower half)
+    sampling = 5,        // tokens of generated text; index: the token
+    dropout = 6,         // index: that of 8 values in the step (layers/dropout.h)
+    softmax_sample = 7,  // the tokens of a sampled softmax; index: the batch's first sequence
 };
 
 // The place of a batch in a training run: numbers drawn for its values depend on nothing else but their index.

@@ -203,8 +203,8 @@ inline const std::vector<OptionRow> rows = {
      "dropout probability, as in GPT-2: of embeddings, attention weights and both projections of a block (0: off)", 0,
      0.999},
     {"sampled-softmax", train | cpu_only, &O::sampled_softmax, "0", "N",
-     "compute a training step's softmax over the tokens that are targets in the batch and about N others, drawn at "
-     "random, not all of the vocabulary: much faster for small models with many tokens; training losses are then "
+     "compute a training step's softmax over the tokens that are targets in the batch and N that are drawn at random, "
+     "not over all of the vocabulary: much faster for small models with many tokens; training losses are then "
      "estimates (0: over all)",
      0, 65536},
     {"skip-outliers", train, &O::skip_outliers, "0", "Z",
