@@ -93,6 +93,7 @@ TABLE = {
     'layers/muon_cpu.h': (14, [Run('layers/muon_test')]),
     'layers/adamw_cpu.h': (8, [Run('layers/adamw_test')]),
     'layers/classifier_cpu.h': (12, [Run('layers/classifier_test')]),
+    'gpt2_sampled_softmax.h': (8, [Run('model/sampled_softmax_test')]),
     'layers/gelu_cpu.h': (8, [Run('layers/gelu_test')]),
     'layers/global_norm_cpu.h': (5, [Run('layers/global_norm_test')]),
     'layers/embedding_cpu.h': (8, [Run('layers/embedding_test')]),

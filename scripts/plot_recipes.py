@@ -9,10 +9,11 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-from plot_layernorm import BLUE, GRAY, GREEN, ORANGE, WIDTH, read, save
+from plot_layernorm import BLUE, GRAY, GREEN, ORANGE, PURPLE, WIDTH, read, save
 
 RESULTS = "recipes/results.csv"
-KINDS = {"Muon": (BLUE, "^"), "NorMuon, 1,024 tokens": (ORANGE, "o"), "NorMuon, 2,048 or more": (GREEN, "s")}
+KINDS = {"Muon": (BLUE, "^"), "NorMuon, 1,024 tokens": (ORANGE, "o"), "NorMuon, 2,048 or more": (GREEN, "s"),
+         "NorMuon, a sample of the softmax": (PURPLE, "D")}
 TEXTS = {"tinyshakespeare": "Tiny Shakespeare, 1 MB", "sotu": "State of the Union, 12 MB", "enwik8": "enwik8, 100 MB"}
 
 
@@ -22,7 +23,9 @@ def vocabulary(options):
 
 
 def kind(options):
-    muon, few, many = KINDS
+    muon, few, many, sampled = KINDS
+    if "--sampled-softmax" in options:
+        return sampled
     return muon if "normuon" not in options else few if vocabulary(options) <= 1024 else many
 
 
@@ -32,7 +35,10 @@ def operations(steps, options):
     given = dict(zip(words[::2], words[1::2]))
     layers, channels, context, batch = (int(given.get(f"--{name}", default)) for name, default in
                                         (("layers", 4), ("channels", 128), ("seq", 128), ("batch", 16)))
-    of_token = 6 * (12 * layers * channels**2 + vocabulary(options) * channels) + 6 * layers * channels * context
+    columns = vocabulary(options)
+    if "--sampled-softmax" in options:
+        columns = min(columns, 1200)  # as many in a batch of 2,048 tokens, from 1,060 to 1,310
+    of_token = 6 * (12 * layers * channels**2 + columns * channels) + 6 * layers * channels * context
     return steps * batch * context * of_token
 
 
