@@ -56,6 +56,11 @@ TEST_F(Memory, IsPlannedForMuon) {
 // Its squares touch a page of each matrix.
 TEST_F(Memory, IsPlannedForNorMuon) { expect_planned(training("normuon", wide("normuon", 2))); }
 
+// Of 60,000 tokens a sample has a few hundred.
+TEST_F(Memory, IsPlannedForASampledSoftmax) {
+    expect_planned(training("sampled", wide("muon", 2, {{"vocab", "60000"}, {"sampled-softmax", "100"}})));
+}
+
 TEST_F(Memory, IsPlannedForAdamW) {
     for (const int threads : {2, 48}) {
         SCOPED_TRACE(threads);
