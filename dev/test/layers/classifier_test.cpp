@@ -265,9 +265,12 @@ TEST(Classifier, VeryUnlikelyTargetsAmongOthers) {
                     const double x = static_cast<double>(static_cast<float>(bf16(values->on(cpu)[i])));
                     set(*values, i, x / 16);
                 }
-            for (int64_t v = 0; v < s.V; ++v) set(t.weight, v * s.C, v == 3 ? 15 : 0), set(t.weight, v * s.C + 1, -25);
+            // The large terms of a logit are the last: each of those added to -200 would lose as much as all together.
+            const int64_t last = s.C - 1;
+            for (int64_t v = 0; v < s.V; ++v)
+                set(t.weight, v * s.C + last - 1, v == 3 ? 15 : 0), set(t.weight, v * s.C + last, -25);
             for (int64_t n = 0; n < s.N; ++n) {
-                set(t.inp, n * s.C, n % 3 == 0 ? 4 : 0), set(t.inp, n * s.C + 1, 8);
+                set(t.inp, n * s.C + last - 1, n % 3 == 0 ? 4 : 0), set(t.inp, n * s.C + last, 8);
                 t.targets[static_cast<size_t>(n)] = 5;
             }
             t.run(cpu), t.run(reference);
