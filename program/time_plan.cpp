@@ -259,13 +259,14 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
                     {"sample-every", every(samples)},
                     {"save-every", every(saves)}});
     options.choose({{"warmup", text(options.warmup)}});  // it would change with the number of steps
-    const double flops = time.flops_per_second * time.step * static_cast<double>(steps);
     const auto text_tokens = static_cast<double>(run.train_tokens);
-    if (options.init.empty()) options.choose({{"weight-decay", text(weight_decay_for(flops, text_tokens))}});
+    const double heart = by_heart(static_cast<double>(ParameterTable(run.config).size),
+                                  static_cast<double>(steps * options.total_batch), text_tokens);
+    if (options.init.empty()) options.choose({{"weight-decay", text(weight_decay_for(heart))}});
     std::printf("time: the same run again, on any machine%s:%s\n", options.matmul == "bf16" ? " with bf16" : "",
                 options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
-    if (flops > most_flops_for(text_tokens))
+    if (heart > most_by_heart)
         std::printf(
             "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
             "is worse at other text; %s/best is the best of the run\n",

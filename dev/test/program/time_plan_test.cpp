@@ -196,13 +196,12 @@ TEST(Recipes, EndWhereATextIsLearnedByHeart) {
     EXPECT_GT(most_flops_for(100), 1e12) << "for some steps, however short the text is";
 }
 
-TEST(Recipes, HaveMoreWeightDecayTheMoreOperationsAndTheFewerTokens) {
-    constexpr double tokens = 4e5, operations = 6 * tokens * tokens;
-    EXPECT_DOUBLE_EQ(weight_decay_for(3 * operations, tokens), 0.1);
-    EXPECT_DOUBLE_EQ(weight_decay_for(20 * operations, tokens), 0.2);
-    EXPECT_DOUBLE_EQ(weight_decay_for(80 * operations, tokens), 0.4);
-    EXPECT_DOUBLE_EQ(weight_decay_for(1000 * operations, tokens), 0.6);
-    EXPECT_DOUBLE_EQ(weight_decay_for(20 * operations, 10 * tokens), 0.1);
+TEST(Recipes, HaveMoreWeightDecayTheMoreIsLearnedByHeart) {
+    EXPECT_DOUBLE_EQ(by_heart(1e6, 8e6, 2e6), 2) << "a model of half as many parameters as the text's tokens, 4 passes";
+    EXPECT_DOUBLE_EQ(weight_decay_for(3), 0.1);
+    EXPECT_DOUBLE_EQ(weight_decay_for(20), 0.2);
+    EXPECT_DOUBLE_EQ(weight_decay_for(80), 0.4);
+    EXPECT_DOUBLE_EQ(weight_decay_for(1000), 0.6);
 }
 
 TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
