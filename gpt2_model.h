@@ -79,7 +79,8 @@ struct Model {
     void truncate(int64_t tokens) { appended_ = tokens; }
 
     // FLOPs of a training step per token of sequences of T: 6 for each weight of a matrix (2 forward, 4 backward), and
-    // three times attention's two matmuls over the half of the T x T scores that is not masked.
+    // three times attention's two matmuls over the half of the T x T scores that is not masked. Of a sampled softmax,
+    // the classifier's matrix has as many rows as a batch of the planned size is expected to need.
     double flops_per_token(int64_t T) const {
         const int64_t C = config.channels, matrices = config.layers * 12 * C * C + classifier_tokens * C;
         return static_cast<double>(6 * matrices + 6 * config.layers * C * T);

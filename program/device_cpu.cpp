@@ -60,7 +60,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                      .sharing = sharing(options, ranks)},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.sampled_softmax > 0 && policy != ActivationPolicy::inference) {
-        const int64_t tokens = std::min(config.vocab, B * T + 2 * options.sampled_softmax);  // more are very unlikely
+        const int64_t tokens = std::min(config.vocab, B * T + options.sampled_softmax);
         plan.rows.emplace_back("sampled softmax", 2 * host_bytes<float>(tokens * config.channels));
     }
     if (options.profile) plan.rows.emplace_back("--profile's copies", CopyPeak::bytes);
