@@ -32,5 +32,5 @@ inline std::vector<double> zipf_shares(int64_t V) {
 }
 // The token at place u, 0 <= u < 1, of V tokens with these shares.
 inline int64_t zipf_token(double u, int64_t V) {
-    return static_cast<int64_t>(std::pow(static_cast<double>(V) + 1, u)) - 1;
+    return std::min(static_cast<int64_t>(std::pow(static_cast<double>(V) + 1, u)), V) - 1;
 }

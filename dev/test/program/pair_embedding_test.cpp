@@ -1,4 +1,4 @@
-// Initial token embeddings from the pairs of tokens in the training data.
+// What is counted in the training data: initial token embeddings from pairs of tokens, and how often a token occurs.
 #include "program/pair_embedding.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "dev/test/io/dataset_files.h"
 #include "device/random.h"
+#include "program/token_shares.h"
 
 namespace {
 
@@ -152,6 +153,27 @@ TEST_F(PairEmbedding, WithoutPairsNothingIsAdded) {
 TEST_F(PairEmbedding, MoreChannelsThanTokensThatOccur) {
     for (const float value : added(dataset_of({{0, 1, 2, 0, 2, 1, 1, 2}, {1, 3}}), 6, 16))
         EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_F(PairEmbedding, SharesOfTokensAreThoseInAllShards) {
+    const Dataset data = dataset_of({{0, 1, 1, 3}, {1, 3, 3, 1, 1, 1}});
+    EXPECT_EQ(token_shares(data, 5), (std::vector<double>{0.1, 0.6, 0, 0.3, 0}));
+}
+
+// Evenly spread places, of which each token gets its share.
+TEST(ZipfShares, AreThoseOfItsTokens) {
+    constexpr int64_t V = 50, places = 1'000'000;
+    const std::vector<double> shares = zipf_shares(V);
+    std::vector<int64_t> counts(V);
+    for (int64_t i = 0; i < places; ++i)
+        ++counts.at(static_cast<size_t>(zipf_token((static_cast<double>(i) + 0.5) / places, V)));
+    double total = 0;
+    for (size_t v = 0; v < shares.size(); ++v) {
+        EXPECT_NEAR(static_cast<double>(counts[v]) / places, shares[v], 2.0 / places) << v;
+        total += shares[v];
+    }
+    EXPECT_NEAR(total, 1, 1e-12);
+    EXPECT_EQ(zipf_token(1, V), V - 1) << "where rounding errors lead";
 }
 
 }  // namespace
