@@ -25,7 +25,7 @@ struct Recipe {
     static constexpr int64_t many_tokens = 4096;
     static constexpr int64_t drawn_tokens = 256;  // of it, beside the targets; half or four times as many are no better
     // Bytes of text that teach a token. Tiny Shakespeare, 1 MB, gains nothing from more than 1,024 tokens. With a
-    // sampled softmax more tokens take almost no time: then 3 MB gain from 8,192, but 1.5 MB lose by 4,096 against
+    // sampled softmax more tokens take little time: then 3 MB gain from 8,192, but 1.5 MB lose by 4,096 against
     // 2,048.
     static constexpr int64_t bytes_for_a_token = 640, bytes_for_a_sampled_token = 320;
     static constexpr int64_t least_sampled_tokens = 8192, most_sampled_tokens = 65536;

@@ -94,7 +94,7 @@ GPT2Config config_of(const Options& options) {
 
 constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
 
-// Whether the run's softmax is over a sample of the tokens, so that a token more costs almost no time.
+// Whether the run's softmax is over a sample of the tokens, so that more tokens take little time.
 bool samples_softmax(const Options& options) {
     return !options.on_gpu && (!options.given("sampled-softmax") || options.sampled_softmax > 0);
 }
