@@ -14,6 +14,7 @@ struct Idle : Model {
     void token_losses(float*, const int32_t*, const int32_t*, int64_t, int64_t) override {}
     void token_logits(float*, int64_t) override {}
     StepResult update(const UpdateParams&) override { return {}; }
+    void sample_softmax(std::vector<double>, int64_t) override {}
     void set_profile(Profile*) override {}
     void append(float*, const int32_t*, int64_t, int64_t) override {}
     void branch(int64_t) override {}
