@@ -83,21 +83,22 @@ Choice best_recipe(double seconds, const Speed& flops_per_second, const Most& mo
     return best;
 }
 
-// How much a model can learn a text by heart: parameters x passes / tokens of the text. Without a sampled softmax it is
+// How much a model can memorize of a text: parameters x passes / tokens of the text. Without a sampled softmax it is
 // operations / (6 tokens²).
-inline double by_heart(double parameters, double trained_tokens, double text_tokens) {
+inline double memorization(double parameters, double trained_tokens, double text_tokens) {
     return parameters * trained_tokens / (text_tokens * text_tokens);
 }
-constexpr double most_by_heart = 150;  // the most that still gained, and that was measured with so much weight decay
+constexpr double most_memorization =
+    150;  // the most that still gained, and that was measured with so much weight decay
 
-// The weight decay for so much of it: 0.1, the default, is best for 3, 0.2 for 20, where 0.3 gains against 0.1 too; 0.3
-// and 0.45 are equal for 42; 0.6 is better than 1.2 for 150.
-inline double weight_decay_for(double heart) { return std::clamp(0.2 * std::sqrt(heart / 20), 0.1, 0.6); }
+// The weight decay for so much memorization: 0.1, the default, is best for 3, 0.2 for 20, where 0.3 gains against 0.1
+// too; 0.3 and 0.45 are equal for 42; 0.6 is better than 1.2 for 150.
+inline double weight_decay_for(double memorization) { return std::clamp(0.2 * std::sqrt(memorization / 20), 0.1, 0.6); }
 
 // The most operations that a text of so many tokens is good for. A model needs a number of steps, however short the
 // text is.
 inline double most_flops_for(double text_tokens) {
-    return std::max(recipes.front().flops / 2, most_by_heart * 6 * text_tokens * text_tokens);
+    return std::max(recipes.front().flops / 2, most_memorization * 6 * text_tokens * text_tokens);
 }
 
 struct MeasuredRun {

@@ -94,9 +94,11 @@ GPT2Config config_of(const Options& options) {
 
 constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
 
-// Whether the run's softmax is over a sample of the tokens, so that more tokens take little time.
+// Whether the run's softmax may be over a sample of the tokens, so that more tokens take little time. --model brings
+// its own defaults.
 bool samples_softmax(const Options& options) {
-    return !options.on_gpu && (!options.given("sampled-softmax") || options.sampled_softmax > 0);
+    if (options.on_gpu) return false;
+    return options.given("sampled-softmax") ? options.sampled_softmax > 0 : !options.given("model");
 }
 
 // The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach. How
@@ -162,7 +164,8 @@ Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab) 
                        {"seq", text(std::min(context, shape.context))},
                        {"batch", text(shape.batch)},
                        {"optimizer", "normuon"}};
-    if (vocab >= Recipe::many_tokens) choices.emplace_back("sampled-softmax", text(Recipe::drawn_tokens));
+    if (vocab >= Recipe::many_tokens && samples_softmax(options))
+        choices.emplace_back("sampled-softmax", text(Recipe::drawn_tokens));
     return choices;
 }
 
@@ -260,13 +263,13 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
                     {"save-every", every(saves)}});
     options.choose({{"warmup", text(options.warmup)}});  // it would change with the number of steps
     const auto text_tokens = static_cast<double>(run.train_tokens);
-    const double heart = by_heart(static_cast<double>(ParameterTable(run.config).size),
-                                  static_cast<double>(steps * options.total_batch), text_tokens);
-    if (options.init.empty()) options.choose({{"weight-decay", text(weight_decay_for(heart))}});
+    const double memorized = memorization(static_cast<double>(ParameterTable(run.config).size),
+                                          static_cast<double>(steps * options.total_batch), text_tokens);
+    if (options.init.empty()) options.choose({{"weight-decay", text(weight_decay_for(memorized))}});
     std::printf("time: the same run again, on any machine%s:%s\n", options.matmul == "bf16" ? " with bf16" : "",
                 options.chosen().c_str());
     std::printf("time: a step takes %.3g s, which leaves time for %" PRId64 "\n", time.step, steps);
-    if (heart > most_by_heart)
+    if (memorized > most_memorization)
         std::printf(
             "time: the text is small for it: these steps read it %.0f times, and a model that has learned it by heart "
             "is worse at other text; %s/best is the best of the run\n",

@@ -73,20 +73,24 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     EXPECT_EQ(std::ranges::find(chosen, "--sampled-softmax"), chosen.end()) << "of few tokens it saves little";
 }
 
-// Where the text can teach so many that it pays, unless it is not wanted.
+// Where the text can teach so many that it pays, unless it is not wanted, or --model brings its own defaults.
 TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
     std::string lines;
     for (uint64_t i = 0; lines.size() < 3'100'000; ++i) lines += std::to_string(i * i % 999'983) + " brown foxes\n";
     write_bytes(at("text.txt"), lines);
     Args args = small;
     args["data"] = at("text.txt"), args["minutes"] = minutes_of_long_text;
-    for (const auto& [sampled, tokenizer] : {std::pair("", "bpe:8192"), std::pair("0", "bpe:4096")}) {
-        args["out"] = at("run" + std::string(sampled));
-        if (*sampled != '\0') args["sampled-softmax"] = sampled;
-        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    int runs = 0;
+    for (const auto& [more, tokenizer, sampled] :
+         {std::tuple(Args{}, "bpe:8192", "256"), std::tuple(Args{{"sampled-softmax", "0"}}, "bpe:4096", ""),
+          std::tuple(Args{{"model", "tiny"}}, "bpe:4096", "")}) {
+        Args all = more;
+        all.insert(args.begin(), args.end());
+        all["out"] = at("run" + std::to_string(runs++));
+        const std::vector<std::string> chosen = again(expect_done(words("train", all)));
         EXPECT_EQ(chosen[1], tokenizer);
         const auto choice = std::ranges::find(chosen, "--sampled-softmax");
-        EXPECT_EQ(choice == chosen.end() ? "" : choice[1], *sampled == '\0' ? "256" : "");
+        EXPECT_EQ(choice == chosen.end() ? "" : choice[1], sampled);
     }
 }
 
@@ -196,8 +200,9 @@ TEST(Recipes, EndWhereATextIsLearnedByHeart) {
     EXPECT_GT(most_flops_for(100), 1e12) << "for some steps, however short the text is";
 }
 
-TEST(Recipes, HaveMoreWeightDecayTheMoreIsLearnedByHeart) {
-    EXPECT_DOUBLE_EQ(by_heart(1e6, 8e6, 2e6), 2) << "a model of half as many parameters as the text's tokens, 4 passes";
+TEST(Recipes, HaveMoreWeightDecayTheMoreIsMemorized) {
+    EXPECT_DOUBLE_EQ(memorization(1e6, 8e6, 2e6), 2)
+        << "a model of half as many parameters as the text's tokens, 4 passes";
     EXPECT_DOUBLE_EQ(weight_decay_for(3), 0.1);
     EXPECT_DOUBLE_EQ(weight_decay_for(20), 0.2);
     EXPECT_DOUBLE_EQ(weight_decay_for(80), 0.4);
