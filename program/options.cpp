@@ -13,6 +13,7 @@
 #include "program/command_line.h"
 #include "program/launcher.h"
 #include "program/options_table.h"
+#include "program/schedule.h"
 
 namespace {
 
@@ -326,6 +327,9 @@ void Options::check() const {
         "--tokenizer: " + tokenizer + " learns new tokens, which the model of --init does not know; leave it out");
     refuse_if(warmup > steps,
               "--warmup: " + text(warmup) + " is more than --steps " + text(steps) + "; change one of them");
+    refuse_if(!parse_replanned(replanned, steps),
+              "--replanned: " + replanned + " does not say STEP:STEPS,... with rising steps below --steps " +
+                  text(steps) + ", each below its STEPS; change it or leave it out");
     refuse_if(matmul == "tf32" && dtype != "fp32",
               "--matmul: tf32 is for --dtype fp32, not " + dtype + "; change one of them");
     refuse_if(given("muon-lr") && optimizer == "adamw", "--muon-lr: is for --optimizer muon and normuon, not " +

@@ -29,7 +29,8 @@ struct Options {
     int64_t shards = 1;
     double minutes = 0, hours = 0;  // 0: as long as the steps take
     int64_t steps = 0, warmup = 0;
-    std::string schedule;  // cosine, linear, constant, wsd
+    std::string schedule;   // cosine, linear, constant, wsd
+    std::string replanned;  // STEP:STEPS,...; "": never
     double lr = 0, muon_lr = 0, final_lr_frac = 0, decay_frac = 0, weight_decay = 0, beta1 = 0, beta2 = 0;
     double clip = 0;              // 0: off
     double dropout = 0;           // 0: off

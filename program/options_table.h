@@ -70,6 +70,7 @@ inline constexpr std::pair<const char*, const char*> exclusive[] = {
     {"prompt-file", "prompt"}, {"prompt-file", "prompt-ids"},
     {"minutes", "hours"},      {"minutes", "steps"},
     {"minutes", "resume"},     {"hours", "steps"},
+    {"minutes", "replanned"},  {"hours", "replanned"},
     {"hours", "resume"},       {"tokenizer", "train"},
     {"embedding", "init"},     {"samples", "interactive"}};
 
@@ -190,6 +191,9 @@ inline const std::vector<OptionRow> rows = {
      "part of the steps after the warm-up, the last, in which the learning rate decays", 0.001, 1},
     {"final-lr-frac", train, &O::final_lr_frac, "0.1", "FRACTION",
      "learning rate of the last step, as a fraction of the peak", 0, 1},
+    {"replanned", train | optional, &O::replanned, "", "STEP:STEPS,...",
+     "up to step STEP the run was to have STEPS steps, and the schedule went at that pace; --minutes corrects its plan "
+     "so"},
     {"optimizer", train | fixed, &O::optimizer, "tiny muon, others adamw", "adamw|muon|normuon",
      "for the weight matrices of the blocks; all other parameters have AdamW"},
     {"muon-lr", train, &O::muon_lr, "0.02", "RATE", "peak learning rate for the matrices that Muon updates", 0, 10},

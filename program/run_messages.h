@@ -76,7 +76,7 @@ inline void print_sent(const Options& options, const std::vector<double>& sent_b
 }
 
 inline Schedule schedule_of(const Options& o) {
-    return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps, o.decay_frac};
+    return {o.schedule, o.lr, o.final_lr_frac, o.warmup, o.steps, o.decay_frac, *parse_replanned(o.replanned, o.steps)};
 }
 
 // A warning if the options of a resumed run change the learning rate after `step`, as another number of steps stretches
@@ -87,7 +87,8 @@ inline std::string schedule_change(const Options& before, const Options& now, in
     const auto old_options = before.list();
     std::string changed;
     for (const auto& [name, value] : now.list())
-        for (const char* of_schedule : {"steps", "schedule", "warmup", "lr", "final-lr-frac", "decay-frac"})
+        for (const char* of_schedule :
+             {"steps", "schedule", "warmup", "lr", "final-lr-frac", "decay-frac", "replanned"})
             if (const std::pair<std::string, std::string> option{name, value};
                 name == of_schedule && !std::ranges::count(old_options, option))
                 changed += (changed.empty() ? "--" : ", --") + name + " " + value;

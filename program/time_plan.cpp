@@ -228,7 +228,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
 }
 
-double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
+TimeBesides choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
     const double seconds = from_first(ranks, run.seconds_left);
     const StepTime time = time_steps(options, run.config, run.policy, std::clamp(seconds / 50, 0.5, 10.0), ranks);
     // Events that come every ten minutes, or, in shorter runs, as often as this.
@@ -239,16 +239,18 @@ double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
     const auto batches_in_all =
         static_cast<double>((run.val_tokens + options.batch * options.seq - 1) / (options.batch * options.seq));
     // One before the first step, and ten times as many batches after the last.
-    const auto forwards = [&](double of_one) {
-        return (evaluations + 1) * std::min(of_one, batches_in_all) + std::min(10 * of_one, batches_in_all);
-    };
-    const double of_evaluation = std::clamp(std::floor(0.04 * usable / forwards(1) / time.forward), 1.0, 20.0);
+    const auto forwards = [&](double of_one) { return (evaluations + 1) * std::min(of_one, batches_in_all); };
+    const auto last_forwards = [&](double of_one) { return std::min(10 * of_one, batches_in_all); };
+    const double of_evaluation =
+        std::clamp(std::floor(0.04 * usable / (forwards(1) + last_forwards(1)) / time.forward), 1.0, 20.0);
     const auto bytes = static_cast<double>(4 * ParameterTable(run.config).size);
     constexpr double disk = 3e8, memory = 5e9;  // bytes per second, of a slow machine
-    double other = forwards(of_evaluation) * time.forward;
-    other += bytes * (evaluations + 1 + 3 * saves) / disk;  // the best model each time, and moments with the others
-    other += bytes * samples * static_cast<double>(options.sample_tokens) / memory;  // a token reads all weights once
-    const auto steps = static_cast<int64_t>((usable - other) / time.step);
+    TimeBesides other{.spread = forwards(of_evaluation) * time.forward,
+                      .at_end = last_forwards(of_evaluation) * time.forward};
+    other.spread +=
+        bytes * (evaluations + 1 + 3 * saves) / disk;  // the best model each time, and moments with the others
+    other.spread += bytes * samples * static_cast<double>(options.sample_tokens) / memory;  // a token reads all weights
+    const auto steps = static_cast<int64_t>((usable - other.spread - other.at_end) / time.step);
     if (steps < 10)
         throw InputError((options.hours > 0 ? "--hours: " : "--minutes: ") + text(seconds_to_train(options)) +
                          " seconds are too few for ten steps, of " + text(time.step) +

@@ -29,7 +29,11 @@ struct ReadyRun {
     int64_t train_tokens, val_tokens;
     double seconds_left;
 };
+// The seconds that all takes besides steps: what is spread over the run, and what comes after its last step.
+struct TimeBesides {
+    double spread = 0, at_end = 0;
+};
 // Sets the number of steps, and how often to evaluate, sample and save, by the time that steps of this model take, and
-// the weight decay of a new model. Trains it for some seconds on tokens without meaning. Returns the seconds that all
-// takes besides steps. Throws InputError if the time is too short for ten steps. All ranks call it.
-double choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);
+// the weight decay of a new model. Trains it for some seconds on tokens without meaning. Throws InputError if the time
+// is too short for ten steps. All ranks call it.
+TimeBesides choose_steps(Options& options, const ReadyRun& run, Ranks& ranks);

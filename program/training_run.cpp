@@ -95,11 +95,14 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
     });
     compare_ranks();
     if (directory) directory->commit();
-    schedule = schedule_of(options);
-    muon_schedule = schedule;
-    muon_schedule.lr = options.muon_lr;
+    set_schedules();
     if (!checkpoint.empty()) change_of_schedule = schedule_change(saved_options(), options, state.step);
     state.options = options.to_json();
+}
+
+void TrainingRun::set_schedules() {
+    schedule = muon_schedule = schedule_of(options);
+    muon_schedule.lr = options.muon_lr;
 }
 
 void TrainingRun::open_data(int64_t vocab) {
@@ -120,30 +123,37 @@ void TrainingRun::open_data(int64_t vocab) {
 
 void TrainingRun::plan_steps(GPT2Config config, ActivationPolicy policy) {
     config.dropout = options.dropout;
-    seconds_besides_steps = choose_steps(options,
-                                         {.config = config,
-                                          .policy = policy,
-                                          .train_tokens = data.train.tokens(),
-                                          .val_tokens = data.val.tokens(),
-                                          .seconds_left = seconds_to_train(options) - (seconds_now() - opened)},
-                                         ranks);
+    besides = choose_steps(options,
+                           {.config = config,
+                            .policy = policy,
+                            .train_tokens = data.train.tokens(),
+                            .val_tokens = data.val.tokens(),
+                            .seconds_left = seconds_to_train(options) - (seconds_now() - opened)},
+                           ranks);
     options.vocab = config.vocab;
     if (directory) directory->write_options(options.to_json());
-    // A fifth of a run says more about its speed than the seconds of the measurement. It is the last moment at which
-    // all rates are still those of a run of any length.
+    // A fifth of a run says more about its speed than the seconds of the measurement.
     correct_at = options.steps / 5;
-    if (schedule_of(options).decay_begin() <= correct_at) correct_at = -1;
 }
 
-// Corrects the number of steps of a run with --minutes.
+// Corrects the number of steps of a run with --minutes by its speed since the last time, and again when half of the
+// steps that are left are done, as other programs and heat change a machine's speed.
 void TrainingRun::correct_steps() {
-    const double left = 0.99 * seconds_to_train(options) - (seconds_now() - opened) - 0.8 * seconds_besides_steps;
-    const double seconds_of_step = step_seconds / static_cast<double>(state.step - profiled_after);
-    const auto wanted = state.step + static_cast<int64_t>(std::max(left, 0.0) / seconds_of_step);
-    const int64_t steps = from_first(ranks, schedule.steps_after(state.step, wanted));
-    const double change = static_cast<double>(steps) / static_cast<double>(options.steps) - 1;
-    if (std::abs(change) < 0.01) return;
-    options.steps = schedule.steps = muon_schedule.steps = steps;
+    const double done = static_cast<double>(state.step) / static_cast<double>(options.steps);
+    const double left =
+        0.99 * seconds_to_train(options) - (seconds_now() - opened) - (1 - done) * besides.spread - besides.at_end;
+    const double steps_per_second = static_cast<double>(timed_steps) / timed_seconds;
+    const auto more = std::max(static_cast<int64_t>(left * steps_per_second), int64_t{1});
+    const int64_t before = options.steps, steps = from_first(ranks, state.step + more);
+    const int64_t until_next = (steps - state.step) / 2;
+    correct_at = until_next < steps / 50 ? -1 : state.step + until_next;
+    timed_steps = 0, timed_seconds = 0;
+    const double change = static_cast<double>(steps) / static_cast<double>(before) - 1;
+    if (std::abs(change) < 0.02) return;
+    options.steps = steps;
+    options.replanned +=
+        (options.replanned.empty() ? "" : ",") + std::to_string(state.step) + ":" + std::to_string(before);
+    set_schedules();
     state.options = options.to_json();
     saved = false;
     if (directory) try {
@@ -153,8 +163,8 @@ void TrainingRun::correct_steps() {
         }
     if (progress) progress->change_steps(steps);
     clear_progress();
-    std::printf("time: steps are %s than those measured, so --steps is now %" PRId64 "\n",
-                change > 0 ? "faster" : "slower", steps);
+    std::printf("time: steps are %s than planned: now --steps %" PRId64 " --replanned %s\n",
+                change > 0 ? "faster" : "slower", steps, options.replanned.c_str());
 }
 
 // Every rank must have the same data, and should have the same program and CPU.
@@ -246,6 +256,7 @@ void TrainingRun::log_step(const StepResult& result, const UpdateParams& params,
     entry.skipped = is_finite(result) && !result.applied;
     add_to_log(entry);
     step_seconds += seconds;
+    ++timed_steps, timed_seconds += seconds;
     sent_in_steps += ranks.sent_bytes - sent_before;
     if (!is_finite(result)) return;
     state.step = step;

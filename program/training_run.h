@@ -20,6 +20,7 @@
 #include "program/progress.h"
 #include "program/run_directory.h"
 #include "program/schedule.h"
+#include "program/time_plan.h"
 #include "program/stop_signals.h"
 #include "program/tensorboard.h"
 
@@ -95,6 +96,7 @@ private:
     GPT2Config given_model(const std::string& start);
     void plan_steps(GPT2Config config, ActivationPolicy policy);
     void correct_steps();
+    void set_schedules();
     void check_data();
     void compare_ranks();
     void on_first_rank(const std::function<void()>& f);
@@ -134,9 +136,11 @@ private:
     std::optional<Progress> progress;
     Outliers outliers;
     const double opened = seconds_now();
-    double seconds_besides_steps = 0;  // of a run with --minutes
-    int64_t correct_at = -1;           // the step after which its number of steps is corrected
-    double started = 0;                // the time when training would have started if it had never been interrupted
+    TimeBesides besides;       // of a run with --minutes
+    int64_t correct_at = -1;   // the step after which its number of steps is corrected
+    int64_t timed_steps = 0;   // since the last correction,
+    double timed_seconds = 0;  // and how long they took
+    double started = 0;        // the time when training would have started if it had never been interrupted
     double step_seconds = 0;
     double sent_before = 0, sent_in_steps = 0;      // bytes to other ranks
     int64_t started_after = 0, profiled_after = 0;  // steps that were done before this run, before its --profile

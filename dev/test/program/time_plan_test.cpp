@@ -1,4 +1,10 @@
 // --minutes: what it chooses and keeps, that the choice is a run like any other, and what it refuses.
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
 #include "dev/test/program/program.h"
 #include "device/cpu/gemm/gemm.h"
 #include "program/recipes.h"
@@ -9,14 +15,19 @@ class TimePlan : public Program {
 protected:
     // The words after "the same run again, on any machine with bf16: ", with the steps that the run has ended with.
     static std::vector<std::string> again(const std::string& printed) {
-        const size_t at = printed.find(": ", printed.find("on any machine")) + 2;
-        std::istringstream line(printed.substr(at, printed.find('\n', at) - at));
-        std::vector<std::string> all;
-        for (std::string word; line >> word;) all.push_back(word);
-        const std::string corrected = "so --steps is now ";
-        if (const size_t now = printed.find(corrected); now != std::string::npos)
-            *(std::ranges::find(all, "--steps") + 1) =
-                std::to_string(std::stoll(printed.substr(now + corrected.size())));
+        const auto words_at = [&](size_t at) {
+            std::istringstream line(printed.substr(at, printed.find('\n', at) - at));
+            std::vector<std::string> all;
+            for (std::string word; line >> word;) all.push_back(word);
+            return all;
+        };
+        std::vector<std::string> all = words_at(printed.find(": ", printed.find("on any machine")) + 2);
+        const std::string corrected = "than planned: now ";
+        if (const size_t last = printed.rfind(corrected); last != std::string::npos) {
+            const std::vector<std::string> now = words_at(last + corrected.size());
+            *(std::ranges::find(all, "--steps") + 1) = now.at(1);
+            all.insert(all.end(), now.begin() + 2, now.end());
+        }
         return all;
     }
 };
@@ -57,6 +68,37 @@ TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
     const std::vector<std::string> from_model = again(expect_done(
         {"train", "--init", at("run"), "--minutes", "0.02", "--data", text, "--out", at("tuned"), "--seq", "16"}));
     EXPECT_EQ(std::ranges::find(from_model, "--matmul") != from_model.end(), gemm::has_bf16) << "fine-tuning too";
+}
+
+// As where other programs take the machine for a while.
+TEST_F(TimePlan, HasFewerStepsWhereARunIsHeldUp) {
+    using namespace std::chrono_literals;
+    Args args = small;
+    args.insert({{"data", text}, {"out", at("run")}});
+    args["minutes"] = "0.06", args["eval-every"] = "0", args["sample-every"] = "0";
+    const Child child = start(words("train", args));
+    while (!std::filesystem::exists(at("run/log.jsonl"))) std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(1200ms);
+    kill(child.pid, SIGSTOP);
+    std::this_thread::sleep_for(1200ms);
+    kill(child.pid, SIGCONT);
+    const Result done = finish(child);
+    ASSERT_EQ(done.status, 0) << done.err;
+    const size_t corrected = done.out.find("slower than planned: now --steps ");
+    ASSERT_NE(corrected, std::string::npos) << done.out;
+    const std::vector<std::string> chosen = again(done.out);
+    const auto replanned = std::ranges::find(chosen, "--replanned"), steps = std::ranges::find(chosen, "--steps");
+    ASSERT_TRUE(replanned != chosen.end() && steps != chosen.end());
+    const std::string& first = replanned[1];  // STEP:STEPS
+    EXPECT_LT(std::stoll(steps[1]), std::stoll(first.substr(first.find(':') + 1)));
+    EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
+
+    args.erase("minutes");
+    args["out"] = at("again");
+    std::vector<std::string> repeat = words("train", args);
+    repeat.insert(repeat.end(), chosen.begin(), chosen.end());
+    expect_done(repeat);
+    expect_same_run("again", "run");
 }
 
 TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {

@@ -22,7 +22,8 @@ Schedule schedule(const std::string& name, int64_t warmup = 10, int64_t steps = 
             .final_lr_frac = 0.1,
             .warmup = warmup,
             .steps = steps,
-            .decay_frac = name == "wsd" ? 0.2 : 1};
+            .decay_frac = name == "wsd" ? 0.2 : 1,
+            .replanned = {}};
 }
 
 const GPT2Config small{.context = 24, .vocab = 200, .layers = 3, .heads = 4, .channels = 64};
@@ -80,14 +81,13 @@ TEST(Schedules, HaveTheirShapes) {
 TEST(Schedules, DecayOverTheLastPartOnly) {
     Schedule s = schedule("linear");
     s.decay_frac = 0.5;
-    EXPECT_EQ(s.decay_begin(), 61);
     EXPECT_EQ(s.at(60), 2);
     EXPECT_NEAR(s.at(61), 2 - 1.8 / 50, 1e-12);
     EXPECT_NEAR(s.at(85), 0.2 + 1.8 * 0.5, 1e-12);
     EXPECT_NEAR(s.at(110), 0.2, 1e-15);
     Schedule longer = s;
     longer.steps = 220;
-    for (int64_t step = 1; step < s.decay_begin(); ++step) EXPECT_EQ(longer.at(step), s.at(step)) << step;
+    for (int64_t step = 1; step <= 60; ++step) EXPECT_EQ(longer.at(step), s.at(step)) << step;
     s.decay_frac = 0.2;
     const Schedule linear = s;
     s.name = "wsd";
@@ -95,18 +95,30 @@ TEST(Schedules, DecayOverTheLastPartOnly) {
     EXPECT_LT(s.at(95), linear.at(95)) << "1 - sqrt falls faster at first";
 }
 
-// Until the rate decays, a run of another number of steps is the same run.
-TEST(Schedules, TheNumberOfStepsChangesOnlyWhereNoRateSoFarDoes) {
-    Schedule s = schedule("linear", 10, 200);
-    s.decay_frac = 0.7;
-    EXPECT_EQ(s.steps_after(40, 360), 360);
-    EXPECT_EQ(s.steps_after(40, 150), 150);
-    Schedule shorter = s;
-    shorter.steps = s.steps_after(40, 41);
-    EXPECT_GE(shorter.steps, 110);
-    EXPECT_LT(shorter.steps, 115);
-    for (int64_t step = 1; step <= 40; ++step) EXPECT_EQ(shorter.at(step), s.at(step)) << step;
-    EXPECT_LT(shorter.at(shorter.decay_begin()), 2);
+// What is left of the schedule is spread over the steps that are left, so that no rate jumps, or is left out.
+TEST(Schedules, GoOnAtAnotherPaceWhereStepsWereReplanned) {
+    for (const char* name : {"cosine", "linear", "constant", "wsd"}) {
+        const Schedule planned = schedule(name, 10, 110);
+        Schedule s = planned;
+        s.steps = 85, s.replanned = {{60, 110}};  // the other 50 steps in 25
+        for (int64_t step = 1; step <= 60; ++step) EXPECT_EQ(s.at(step), planned.at(step)) << name << ", " << step;
+        for (int64_t step = 61; step <= 85; ++step)
+            EXPECT_NEAR(s.at(step), planned.at(60 + 2 * (step - 60)), 1e-12) << name << ", " << step;
+        s.steps = 130, s.replanned = {{60, 110}, {80, 85}};  // and the last 10 of these in 50
+        for (int64_t step = 101; step <= 110; ++step)
+            EXPECT_NEAR(s.at(80 + 5 * (step - 100)), planned.at(step), 1e-12) << name << ", " << step;
+        EXPECT_NEAR(s.at(130), planned.at(110), 1e-12) << name;
+    }
+}
+
+TEST(Schedules, ReadHowTheyWereReplanned) {
+    EXPECT_TRUE(parse_replanned("", 100)->empty());
+    const auto two = parse_replanned("60:110,80:85", 90);
+    ASSERT_TRUE(two && two->size() == 2);
+    EXPECT_TRUE((*two)[0].step == 60 && (*two)[0].steps == 110 && (*two)[1].step == 80 && (*two)[1].steps == 85);
+    for (const char* bad : {"60", "60:", ":110", "a:110", "60:110b", "60:110,", ",60:110", "60:110;80:85", "60 :110",
+                            "0:110", "-1:110", "110:110", "60:110,60:85", "60:110,50:85", "60:110,99:101,100:200"})
+        EXPECT_FALSE(parse_replanned(bad, 100)) << bad;
 }
 
 TEST(Schedules, NeverLeaveTheirBounds) {
