@@ -466,9 +466,15 @@ private:
             }
             const Slice part = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine);
             const int64_t at = part.begin, moments = at - held.begin;
-            if (part.size() > 0)
-                adamw_update(dev, weight(at), gradients.get() + at, m.get() + moments, v.get() + moments, part.size(),
-                             params, p.decay(), status.get());
+            if (part.size() == 0) continue;
+            if constexpr (can_sample)
+                if (sampler && p.offset == table.wte.offset) {
+                    sparse_adamw_update(dev, weight(at), gradients.get() + at, v.get() + moments, part.size(), params,
+                                        status.get());
+                    continue;
+                }
+            adamw_update(dev, weight(at), gradients.get() + at, m.get() + moments, v.get() + moments, part.size(),
+                         params, p.decay(), status.get());
         }
         muon_update(dev, matrices, params, status.get());
     }

@@ -88,8 +88,8 @@ struct Model {
 
     // Clips the gradients and updates the parameters; params come from at_step(). Weight decay is for matrices only.
     // With Muon the matrices of the blocks have its momentum in m, with NorMuon also its squares where v begins for
-    // each. No parameter and no moment changes if loss or gradient norm exceeds its maximum. The gradients are zero
-    // afterwards.
+    // each. With a sampled softmax the token embeddings have sparse_adamw_update(). No parameter and no moment changes
+    // if loss or gradient norm exceeds its maximum. The gradients are zero afterwards.
     virtual StepResult update(const UpdateParams& params) = 0;
 
 protected:

@@ -25,3 +25,34 @@ void adamw_update(Reference<T>&, T* param, const T* grad, T* m, T* v, int64_t n,
         param[i] = param[i] * shrink - lr * (m[i] / correction1) / (std::sqrt(v[i] / correction2) + eps);
     }
 }
+
+// The weight decay of sparse_adamw_update() comes in every so many steps, so many times as strong: it is all that reads
+// and writes the values without gradient.
+constexpr int64_t sparse_decay_every = 8;
+
+// What the parameters are multiplied with.
+inline double sparse_shrink(const UpdateParams& params) {
+    const bool due = params.step % sparse_decay_every == 0;
+    return due ? 1 - static_cast<double>(sparse_decay_every) * params.lr * params.weight_decay : 1;
+}
+
+// AdamW for an embedding of which a step uses few rows: as torch.optim.SparseAdam with beta1 = 0, and with weight
+// decay. For each of n parameters, with g and correction as above, unless status says to skip the update:
+//   param = sparse_shrink * param
+//   where grad is not 0:  v = beta2 v + (1 - beta2) g²,  param -= lr * g / (sqrt(v / (1 - beta2^step)) + eps)
+// v is the mean of the squares in the steps that used a row. AdamW's would fade between them, so that each gradient of
+// a rare token would count as much as its first, and its momentum would repeat it for ten steps.
+template <class T>
+void sparse_adamw_update(Reference<T>&, T* param, const T* grad, T* v, int64_t n, const UpdateParams* params,
+                         const StepStatus* status) {
+    if (!status->apply) return;
+    const T beta2 = T(params->beta2), correction2 = T(params->bias_correction2);
+    const T lr = T(params->lr), eps = T(params->eps), shrink = T(sparse_shrink(*params));
+    for (int64_t i = 0; i < n; ++i) {
+        param[i] *= shrink;
+        if (grad[i] == 0) continue;
+        const T g = T(status->grad_scale) * grad[i];
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        param[i] -= lr * g / (std::sqrt(v[i] / correction2) + eps);
+    }
+}

@@ -1,6 +1,10 @@
 // AdamW on the Cpu: one pass over the four buffers.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
 #include "layers/adamw.h"
 #include "device/cpu/simd.h"
 
@@ -27,5 +31,37 @@ inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, fl
         store_n(v + i, square, left);
         const vfloat step_size = rate * mean / (simd::sqrt(square * unbias) + eps);
         store_n(param + i, fma(load_n(param + i, left), set1(shrink), -step_size), left);
+    }
+}
+
+// As for the Reference. Where all gradients of a run are 0, v is not even read.
+inline void sparse_adamw_update(Cpu& dev, float* param, const float* grad, float* v, int64_t n,
+                                const UpdateParams* params, const StepStatus* status) {
+    if (!status->apply) return;
+    const float shrink = static_cast<float>(sparse_shrink(*params));
+    const Timed timed(dev, "sparse_adamw_update", 0, (shrink == 1 ? 4.0 : 12.0) * prod(n));
+    using namespace simd;
+    const float grad_scale = static_cast<float>(status->grad_scale);
+    const float beta2 = static_cast<float>(params->beta2), rest2 = static_cast<float>(1 - params->beta2);
+    const float rate = static_cast<float>(params->lr), eps = static_cast<float>(params->eps);
+    const float unbias = static_cast<float>(1 / params->bias_correction2);
+    constexpr int64_t run = 64;
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += run) {
+        const int64_t end = std::min(begin + run, n);
+        uint32_t any = 0;
+        for (int64_t i = begin; i < end; ++i) any |= std::bit_cast<uint32_t>(grad[i]);
+        if (any == 0) {
+            for (int64_t i = begin; shrink != 1 && i < end; ++i) param[i] *= shrink;
+            continue;
+        }
+        for (int64_t i = begin; i < end; i += W) {
+            const int64_t left = end - i;
+            const vfloat given = load_n(grad + i, left), g = given * grad_scale, old = load_n(v + i, left);
+            const vfloat square = given == 0 ? old : fma(rest2 * g, g, beta2 * old);
+            store_n(v + i, square, left);
+            const vfloat step_size = rate * g / (simd::sqrt(square * unbias) + eps);
+            store_n(param + i, fma(load_n(param + i, left), set1(shrink), -step_size), left);
+        }
     }
 }

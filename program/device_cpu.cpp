@@ -49,7 +49,8 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
             "--matmul: bf16 needs AVX512-BF16, which the CPU that this program was built for lacks; leave it out");
     if (weight_type(options) != WeightType::fp32 && config.channels == 1)
         throw InputError("--weights: " + options.weights + " saves nothing with 1 channel; leave it out");
-    // With Muon the second moments of matrices are zeros that are never written, so they take no memory. With NorMuon
+    // With Muon the second moments of matrices are zeros that are never written, so they take no memory, and neither
+    // does the momentum of token embeddings with a sampled softmax. With NorMuon
     // it is the page, of 2 MiB if the system has large ones, that its squares lie in.
     constexpr int64_t large_page = (2 << 20) / 4, all = std::numeric_limits<int64_t>::max();
     const Optimizer optimizer = optimizer_of(options);
@@ -57,6 +58,7 @@ std::string plan_memory(const Options& options, const GPT2Config& config, int64_
                     {.second_moments_of_a_matrix = optimizer == Optimizer::muon      ? 0
                                                    : optimizer == Optimizer::normuon ? large_page
                                                                                      : all,
+                     .momentum_of_embedding = options.sampled_softmax == 0,
                      .sharing = sharing(options, ranks)},
                     [&] { return scratch(options, config, B, T, policy).bytes(); });
     if (options.sampled_softmax > 0 && policy != ActivationPolicy::inference) {

@@ -45,12 +45,13 @@ struct MemoryPlan {
     std::vector<std::pair<std::string, int64_t>> rows;  // what, bytes
 
     // Bytes per element of parameters and activations (scalar), and of everything that stays fp32 (wide). Muon needs
-    // none or few second moments for the matrices that it updates. A step of several shards needs a buffer per level of
-    // their tree. Of several ranks, each has the moments and originals of its slice, and buffers for parts of the
-    // others' gradients and for the norm of all.
+    // none or few second moments for the matrices that it updates, a sampled softmax no momentum of token embeddings. A
+    // step of several shards needs a buffer per level of their tree. Of several ranks, each has the moments and
+    // originals of its slice, and buffers for parts of the others' gradients and for the norm of all.
     struct Sizes {
         int64_t scalar = 4, wide = 4;
         int64_t second_moments_of_a_matrix = std::numeric_limits<int64_t>::max();  // at most so many
+        bool momentum_of_embedding = true;
         Sharing sharing = {};
     };
     // scratch() returns the bytes of scratch memory that the device needs.
@@ -77,6 +78,7 @@ struct MemoryPlan {
                 const int64_t held = Slice{p.offset, p.offset + p.copies * p.stride}.in(mine).size();
                 const int64_t spared = std::max<int64_t>(0, p.stride - sizes.second_moments_of_a_matrix);
                 if (p.muon()) moments -= held / p.stride * spared;
+                if (p.offset == table.wte.offset && !sizes.momentum_of_embedding) moments -= held;
             }
             rows.emplace_back("optimizer state", moments * sizes.wide);
             if (ranks > 1)

@@ -209,7 +209,7 @@ inline const std::vector<OptionRow> rows = {
     {"sampled-softmax", train | cpu_only, &O::sampled_softmax, "0", "N",
      "compute a training step's softmax over the tokens that are targets in the batch and N that are drawn at random, "
      "not over all of the vocabulary: much faster for small models with many tokens; training losses are then "
-     "estimates (0: over all)",
+     "estimates, and token embeddings are updated without momentum, in steps that use them (0: over all)",
      0, 65536},
     {"skip-outliers", train, &O::skip_outliers, "0", "Z",
      "skip steps with a loss or gradient norm Z standard deviations above the mean of the last 128 (0: off)", 0, 1e9},

@@ -118,4 +118,132 @@ TEST(AdamW, NaNInTheGradientsScaleReachesEverything) {
     expect_nan_only_where("param", t.param, [](int64_t) { return true; });
 }
 
+// ---- sparse_adamw_update
+
+// Gradients of which some are 0: alone, and in runs as long as many rows.
+struct SparseTensors : Tensors {
+    explicit SparseTensors(int64_t n) : Tensors(n) {
+        Cpu cpu;
+        for (int64_t i = 0; i < n; ++i)
+            if (i % 5 == 2 || (100 <= i && i < 400)) grad.exact[static_cast<size_t>(i)] = 0, grad.on(cpu)[i] = 0;
+    }
+    template <class Device>
+    void update(Device& dev, const UpdateParams& params, double grad_scale, int64_t begin, int64_t end) {
+        const StepStatus status{.grad_scale = grad_scale, .apply = 1};
+        sparse_adamw_update(dev, param.on(dev) + begin, grad.on(dev) + begin, v.on(dev) + begin, end - begin, &params,
+                            &status);
+    }
+    template <class Device>
+    void update(Device& dev, const UpdateParams& params, double grad_scale) {
+        update(dev, params, grad_scale, 0, param.size());
+    }
+};
+
+TEST(SparseAdamW, CpuAgreesWithReference) {
+    for (const int64_t n : {0, 1, 3, 7, 8, 15, 16, 17, 64, 65, 1000, 20011})
+        for (const int64_t step : {1, 2, 8, 1000}) {
+            SCOPED_TRACE(testing::PrintToString(std::vector{n, step}));
+            const UpdateParams o{.lr = 0.01, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+            SparseTensors t(n);
+            const Values before(t.param.exact);
+            const double scale = 0.375;  // a float
+            Cpu cpu;
+            Reference<double> reference;
+            t.update(cpu, at_step(o, step), scale);
+            t.update(reference, at_step(o, step), scale);
+            for (int64_t i = 0; i < n; ++i) {
+                const size_t at = static_cast<size_t>(i);
+                t.v.magnitude[at] = t.v[i];
+                const double root = std::sqrt(t.v[i] / (1 - std::pow(o.beta2, step))) + o.eps;
+                t.param.magnitude[at] = std::abs(before[i]) + o.lr * std::abs(t.grad[i]) * scale / root;
+            }
+            // as for AdamW
+            t.v.expect_close("v", 6 * roundoff);
+            t.param.expect_close("param", 16 * roundoff);
+        }
+}
+
+TEST(SparseAdamW, IsAdamWWithoutMomentumWhereNoGradientIsZero) {
+    generator().seed(4);
+    Tensors sparse(50);
+    generator().seed(4);
+    Tensors dense(50);
+    Reference<double> dev;
+    const StepStatus status{.grad_scale = 0.5, .apply = 1};
+    for (int64_t step = 1; step <= 3; ++step) {
+        const UpdateParams params = at_step({.lr = 0.1, .beta1 = 0, .beta2 = 0.99, .weight_decay = 0}, step);
+        dense.update(dev, params, 0.5);
+        sparse_adamw_update(dev, sparse.param.on(dev), sparse.grad.on(dev), sparse.v.on(dev), 50, &params, &status);
+        for (int64_t i = 0; i < 50; ++i) {
+            EXPECT_NEAR(sparse.param[i], dense.param[i], 1e-14);
+            EXPECT_NEAR(sparse.v[i], dense.v[i], 1e-14);
+        }
+    }
+}
+
+TEST(SparseAdamW, DecaysAsMuchAsADecayInEachStep) {
+    Reference<double> dev;
+    const StepStatus status{.grad_scale = 1, .apply = 1};
+    double param = 1, v = 0;
+    const double grad = 0;
+    constexpr int64_t steps = 4 * sparse_decay_every;
+    for (int64_t step = 1; step <= steps; ++step) {
+        const UpdateParams params = at_step({.lr = 0.01, .weight_decay = 0.1}, step);
+        sparse_adamw_update(dev, &param, &grad, &v, 1, &params, &status);
+        EXPECT_EQ(param == 1, step < sparse_decay_every) << step;
+    }
+    EXPECT_NEAR(param, std::pow(1 - 0.01 * 0.1, steps), 2e-4);
+}
+
+template <class Device>
+void expect_only_decay_without_gradient() {
+    SparseTensors t(500);
+    Device dev;
+    std::vector<double> param, v;
+    for (int64_t i = 0; i < 500; ++i) param.push_back(t.param.on(dev)[i]), v.push_back(t.v.on(dev)[i]);
+    t.update(dev, at_step({.lr = 0.0625, .weight_decay = 0.5}, sparse_decay_every), 1);
+    for (int64_t i = 0; i < 500; ++i) {
+        const size_t at = static_cast<size_t>(i);
+        const bool moved = std::abs(t.param.on(dev)[i] - param[at] * 0.75) > 1e-6;
+        EXPECT_EQ(moved, t.grad.on(dev)[i] != 0) << i;
+        EXPECT_EQ(t.v.on(dev)[i] != v[at], t.grad.on(dev)[i] != 0) << i;
+    }
+    const StepStatus skipped{.grad_scale = 1, .apply = 0};
+    const UpdateParams params = at_step({.weight_decay = 1}, sparse_decay_every);
+    const double before = t.param.on(dev)[0];
+    sparse_adamw_update(dev, t.param.on(dev), t.grad.on(dev), t.v.on(dev), 500, &params, &skipped);
+    EXPECT_EQ(t.param.on(dev)[0], before);
+}
+TEST(SparseAdamW, ValuesWithoutGradientOnlyDecay) {
+    expect_only_decay_without_gradient<Cpu>();
+    expect_only_decay_without_gradient<Reference<double>>();
+}
+
+// Ranks share an update, and a slice may begin anywhere.
+TEST(SparseAdamW, BitsDependNeitherOnTheThreadsNorOnSlices) {
+    const auto update = [](Cpu& dev, int64_t cut) {
+        generator().seed(4);
+        SparseTensors t(10007);
+        const UpdateParams params = at_step({.weight_decay = 0.1}, sparse_decay_every);
+        t.update(dev, params, 0.5, 0, cut);
+        t.update(dev, params, 0.5, cut, 10007);
+        std::vector<float> all;
+        for (const Values* v : {&t.param, &t.v}) append(all, *v);
+        return all;
+    };
+    expect_same_bits_for_any_thread_count([&](Cpu& dev) { return update(dev, 0); });
+    Cpu dev;
+    const std::vector<float> whole = update(dev, 0);
+    for (const int64_t cut : {1, 103, 5000}) EXPECT_EQ(update(dev, cut), whole) << cut;
+}
+
+TEST(SparseAdamW, NaNStaysInItsElement) {
+    SparseTensors t(37);
+    Cpu cpu;
+    t.grad.on(cpu)[4] = NAN, t.param.on(cpu)[36] = NAN;
+    t.update(cpu, at_step({}, 1), 1);
+    expect_nan_only_where("param", t.param, [](int64_t i) { return i == 4 || i == 36; });
+    expect_nan_only_where("v", t.v, [](int64_t i) { return i == 4; });
+}
+
 }  // namespace

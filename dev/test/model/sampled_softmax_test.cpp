@@ -174,6 +174,30 @@ TEST(SampledSoftmax, CpuAgreesWithReference) {
     }
 }
 
+// A row of the embedding that is neither an input nor in the sample keeps its moments. Without weight decay it stays.
+TEST(SampledSoftmax, UpdatesTheRowsThatABatchUses) {
+    Trial<Cpu> t(4);
+    const int64_t C = config.channels, wte = t.model.table.wte.offset;
+    const auto row = [&](const auto& buffer, int64_t v) {
+        return std::vector<float>(buffer.get() + wte + v * C, buffer.get() + wte + (v + 1) * C);
+    };
+    t.step();
+    std::vector<std::vector<float>> gradients, before;
+    for (int64_t v = 0; v < config.vocab; ++v)
+        gradients.push_back(row(t.model.gradients, v)), before.push_back(row(t.model.parameters, v));
+    t.model.update(at_step({.lr = 0.1, .weight_decay = 0}, 1));
+    const std::vector<float> zeros(static_cast<size_t>(C));
+    int64_t used = 0;
+    for (int64_t v = 0; v < config.vocab; ++v) {
+        const bool has_gradient = gradients[static_cast<size_t>(v)] != zeros;
+        used += has_gradient;
+        EXPECT_EQ(row(t.model.parameters, v) != before[static_cast<size_t>(v)], has_gradient) << v;
+        EXPECT_EQ(row(t.model.v, v) != zeros, has_gradient) << v;
+        EXPECT_EQ(row(t.model.m, v), zeros) << v << ": no momentum";
+    }
+    EXPECT_TRUE(0 < used && used < config.vocab) << used;
+}
+
 TEST(SampledSoftmax, BitsDoNotDependOnTheThreads) {
     expect_same_bits_for_any_thread_count([&](Cpu&) {
         Trial<Cpu> t(4);

@@ -167,7 +167,8 @@ TEST(Options, Contradictions) {
     EXPECT_EQ(parse({"--shards", "4", "--total-batch", "24576"}).shards, 4);
     EXPECT_TRUE(contains(error_of({"--channels", "130"}), "--channels: 130 is not a multiple of --heads 4; change"));
     EXPECT_TRUE(contains(error_of({"--warmup", "4000"}), "--warmup: 4000 is more than --steps 3000; change"));
-    EXPECT_TRUE(contains(error_of({"--replanned", "900:800"}), "--replanned: 900:800 does not say STEP:STEPS,... with"));
+    EXPECT_TRUE(
+        contains(error_of({"--replanned", "900:800"}), "--replanned: 900:800 does not say STEP:STEPS,... with"));
     EXPECT_TRUE(contains(error_of({"--replanned", "900:5000", "--steps", "900"}), "below --steps 900, each below"));
     EXPECT_TRUE(contains(error_of({"--optimizer", "adamw", "--muon-lr", "0.1"}),
                          "--muon-lr: is for --optimizer muon and normuon, not adamw;"));
