@@ -475,6 +475,7 @@ void TrainingRun::evaluate() {
     std::printf("step %" PRId64 ": validation loss %.4f", state.step, entry.loss);
     if (entry.nats_per_byte) std::printf(" per token, %.4f per byte", *entry.nats_per_byte);
     if (choices) std::printf(", accuracy %.4f", *entry.choices_accuracy);
+    if (more && val->windows() >= 2 * windows) std::printf(" (of more text than before)");
     std::printf("\n");
     std::fflush(stdout);
     keep_best(of_some.loss);

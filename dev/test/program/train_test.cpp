@@ -59,6 +59,17 @@ Args with(Args args, const Args& more) {
 
 }  // namespace
 
+// Its loss may be higher than the one before it for that reason alone.
+TEST_F(Train, SaysWhereTheLastValidationIsOfMoreText) {
+    const std::string note = " (of more text than before)\n";
+    const Args often = {{"batch", "1"}, {"eval-every", "2"}, {"eval-batches", "1"}};
+    const std::string printed = train("few", often);
+    const size_t at_end = printed.find(note);
+    ASSERT_NE(at_end, std::string::npos) << printed;
+    EXPECT_EQ(printed.rfind("validation loss"), printed.rfind("validation loss", at_end));
+    EXPECT_EQ(train("all", with(often, {{"eval-batches", "1000"}})).find(note), std::string::npos);
+}
+
 // The loss on a text of other words falls while letters are learned, and rises when the training text is remembered.
 TEST_F(Train, KeepsTheBestModelAndEndsWithoutPatience) {
     std::string lines;
