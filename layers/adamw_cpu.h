@@ -58,7 +58,7 @@ inline void sparse_adamw_update(Cpu& dev, float* param, const float* grad, float
         for (int64_t i = begin; i < end; i += W) {
             const int64_t left = end - i;
             const vfloat given = load_n(grad + i, left), g = given * grad_scale, old = load_n(v + i, left);
-            const vfloat square = given == 0 ? old : fma(rest2 * g, g, beta2 * old);
+            const vfloat square = given == 0.0f ? old : fma(rest2 * g, g, beta2 * old);
             store_n(v + i, square, left);
             const vfloat step_size = rate * g / (simd::sqrt(square * unbias) + eps);
             store_n(param + i, fma(load_n(param + i, left), set1(shrink), -step_size), left);
