@@ -26,14 +26,14 @@ void adamw_update(Reference<T>&, T* param, const T* grad, T* m, T* v, int64_t n,
     }
 }
 
-// The weight decay of sparse_adamw_update() comes in every so many steps, so many times as strong: it is all that reads
-// and writes the values without gradient.
+// The weight decay of sparse_adamw_update() comes in every so many steps, for all of them: it is all that reads and
+// writes the values without gradient.
 constexpr int64_t sparse_decay_every = 8;
 
 // What the parameters are multiplied with.
 inline double sparse_shrink(const UpdateParams& params) {
     const bool due = params.step % sparse_decay_every == 0;
-    return due ? 1 - static_cast<double>(sparse_decay_every) * params.lr * params.weight_decay : 1;
+    return due ? std::pow(1 - params.lr * params.weight_decay, sparse_decay_every) : 1;
 }
 
 // AdamW for an embedding of which a step uses few rows: as torch.optim.SparseAdam with beta1 = 0, and with weight
