@@ -36,8 +36,9 @@ inline double sparse_shrink(const UpdateParams& params) {
     return due ? std::pow(1 - params.lr * params.weight_decay, sparse_decay_every) : 1;
 }
 
-// AdamW for an embedding of which a step uses few rows: as torch.optim.SparseAdam with beta1 = 0, and with weight
-// decay. For each of n parameters, with g and correction as above, unless status says to skip the update:
+// AdamW for an embedding of which a step uses few rows: as torch.optim.SparseAdam with beta1 = 0, but with weight
+// decay and eps as in AdamW. For each of n parameters, with g and correction as above, unless status says to skip the
+// update:
 //   param = sparse_shrink * param
 //   where grad is not 0:  v = beta2 v + (1 - beta2) g²,  param -= lr * g / (sqrt(v / (1 - beta2^step)) + eps)
 // v is the mean of the squares in the steps that used a row. AdamW's would fade between them, so that each gradient of

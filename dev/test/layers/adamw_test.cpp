@@ -163,6 +163,24 @@ TEST(SparseAdamW, CpuAgreesWithReference) {
         }
 }
 
+// torch.optim.SparseAdam in float64 with beta1 = 0, three steps on two rows, of which the second step has one. Its eps
+// is inside the bias correction, so it is too small to matter here.
+TEST(SparseAdamW, ReferenceDoesWhatPyTorchDoes) {
+    Reference<double> dev;
+    const UpdateParams o{.lr = 0.1, .beta2 = 0.99, .eps = 1e-30, .weight_decay = 0};
+    const StepStatus status{.grad_scale = 1, .apply = 1};
+    double param[4] = {1.5, -0.5, 2.0, 0.25}, v[4] = {};
+    const double gradients[3][4] = {{0.5, -2.0, 0.125, 1.0}, {0, 0, -2.0, 0.5}, {0.25, 0.75, 1.5, -0.375}},
+                 expected[3][4] = {{1.4, -0.4, 1.9, 0.15},
+                                   {1.4, -0.4, 2.0407953814212303, 0.0866588855940034},
+                                   {1.3226171541056437, -0.46077955436539264, 1.9371866963760256, 0.141909618437024}};
+    for (int64_t step = 1; step <= 3; ++step) {
+        const UpdateParams params = at_step(o, step);
+        sparse_adamw_update(dev, param, gradients[step - 1], v, 4, &params, &status);
+        for (int i = 0; i < 4; ++i) EXPECT_NEAR(param[i], expected[step - 1][i], 1e-13) << step;
+    }
+}
+
 TEST(SparseAdamW, IsAdamWWithoutMomentumWhereNoGradientIsZero) {
     generator().seed(4);
     Tensors sparse(50);
