@@ -362,22 +362,28 @@ TEST_F(RanksOfMpi, NameTheOneThatIsLate) {
     wait_until(job, [&] { return log_lines("run") > 2; });
     const std::vector<pid_t> ranks = ranks_of(job);
     ASSERT_EQ(ranks.size(), 4u);
-    kill(ranks[2], SIGSTOP);
     write_bytes(at("hurry"), "");
-    std::string line;
-    for (char c = 0; c != '\n' && read(job.err, &c, 1) == 1;) line += c;
-    kill(ranks[2], SIGCONT);
-    kill(ranks[3], SIGUSR2);
-    const Result result = finish(job);
     char host[256] = "";
     gethostname(host, sizeof host);
-    const std::string on = std::string(" on ") + host;
-    EXPECT_EQ(line, "train_gpt2: rank 0" + on + " has waited for rank 2" + on +
-                        " for 1 min; it is busy, stopped or cut off\n");
+    const std::string on = std::string(" on ") + host, rank_0 = "train_gpt2: rank 0" + on;
+    const std::string expected =
+        rank_0 + " has waited for rank 2" + on + " for 1 min; it is busy, stopped or cut off\n";
+    // A rank that stops after it has sent its part to some of the others has those wait for the rest: rank 0 then names
+    // rank 1 or 3, truly, and another try stops it elsewhere.
+    std::string late;
+    for (int tries = 0; tries < 5 && late != expected; ++tries) {
+        kill(ranks[2], SIGSTOP);
+        do {
+            late.clear();
+            for (char c = 0; c != '\n' && read(job.err, &c, 1) == 1;) late += c;
+        } while (!late.empty() && !late.starts_with(rank_0 + " has waited"));
+        kill(ranks[2], SIGCONT);
+    }
+    EXPECT_EQ(late, expected);
+    kill(ranks[3], SIGUSR2);
+    const Result result = finish(job);
     expect_status(result, 128 + SIGUSR2);
-    const size_t on_again = result.err.find("train_gpt2: rank 0" + on + " goes on\n");
-    EXPECT_NE(on_again, std::string::npos) << result.err;
-    EXPECT_EQ(result.err.find(" goes on\n", on_again), result.err.rfind(" goes on\n")) << result.err;
+    EXPECT_NE(result.err.find(rank_0 + " goes on\n"), std::string::npos) << result.err;
 }
 
 // What mpirun passes on: SIGUSR1 saves, and SIGUSR2 saves and stops, on all ranks after the same step.
