@@ -20,9 +20,9 @@
 #include "program/progress.h"
 #include "program/run_directory.h"
 #include "program/schedule.h"
-#include "program/time_plan.h"
 #include "program/stop_signals.h"
 #include "program/tensorboard.h"
+#include "program/time_plan.h"
 
 class TrainingRun {
 public:

@@ -30,6 +30,15 @@ protected:
         }
         return all;
     }
+    // A run with the options that `run` chose in the place of --minutes gives the same bits.
+    void expect_same_again(const std::string& run, Args args, const std::vector<std::string>& chosen) const {
+        args.erase("minutes");
+        args["out"] = at(run + "-again");
+        std::vector<std::string> repeat = words("train", args);
+        repeat.insert(repeat.end(), chosen.begin(), chosen.end());
+        expect_done(repeat);
+        expect_same_run(run + "-again", run);
+    }
 };
 
 // A model that takes no time, so that the plan is all that is tested.
@@ -55,12 +64,7 @@ TEST_F(TimePlan, RunsToItsEndAndTheSameRunAgainGivesTheSameBits) {
     EXPECT_EQ(std::ranges::find(chosen, "--matmul") != chosen.end(), gemm::has_bf16) << "what trains fastest";
     EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
 
-    args.erase("minutes");
-    args["out"] = at("again");
-    std::vector<std::string> repeat = words("train", args);
-    repeat.insert(repeat.end(), chosen.begin(), chosen.end());
-    expect_done(repeat);
-    expect_same_run("again", "run");
+    expect_same_again("run", args, chosen);
     // The steps are the run's, not the time.
     EXPECT_NE(expect_done({"train", "--resume", "--out", at("run")}).find("all " + steps[1] + " steps are done"),
               std::string::npos);
@@ -94,12 +98,7 @@ TEST_F(TimePlan, HasFewerStepsWhereARunIsHeldUp) {
     EXPECT_LT(std::stoll(steps[1]), std::stoll(first.substr(first.find(':') + 1)));
     EXPECT_EQ(std::to_string(timeless_log("run").back().at("step").get<int64_t>()), steps[1]);
 
-    args.erase("minutes");
-    args["out"] = at("again");
-    std::vector<std::string> repeat = words("train", args);
-    repeat.insert(repeat.end(), chosen.begin(), chosen.end());
-    expect_done(repeat);
-    expect_same_run("again", "run");
+    expect_same_again("run", args, chosen);
 }
 
 TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
@@ -192,12 +191,7 @@ TEST_F(TimePlan, ChoosesTheTokenizerAgainForATextOfFewWords) {
         EXPECT_EQ(chosen[0], "--tokenizer");
         EXPECT_TRUE(chosen[1].starts_with(tokenizer)) << chosen[1];
         EXPECT_NE(printed.find("so --tokenizer is now " + chosen[1] + "\n"), std::string::npos) << printed;
-        args.erase("minutes");
-        args["out"] = at(std::string(name) + "-again");
-        std::vector<std::string> repeat = words("train", args);
-        repeat.insert(repeat.end(), chosen.begin(), chosen.end());
-        expect_done(repeat);
-        expect_same_run(std::string(name) + "-again", name);
+        expect_same_again(name, args, chosen);
     }
 }
 
