@@ -371,6 +371,7 @@ void Options::fill_from_json(const std::string& text) {
     refuse_if(!json.is_object(), where + "not a JSON object; resume from another checkpoint");
     if (!json.contains("shards")) json["shards"] = 1;  // saved by a version without them
     if (!json.contains("documents")) json["documents"] = false;
+    if (!json.contains("text-mb")) json["text-mb"] = 0;
     std::set<std::string> known;
     each_row(command, !on_gpu,
              [&](const OptionRow& row) { known.insert(row.name); });  // the other program's are ignored

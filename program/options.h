@@ -18,6 +18,7 @@ struct Options {
 
     // train; a path is "" if none is given
     std::vector<std::string> data, val;  // each a file, a directory of texts, or a glob
+    int64_t text_mb = 0;                 // of the texts of data; 0: all
     std::string field;                   // of JSON lines: the member that is the text
     bool documents = false;              // no sequence crosses the border of a document
     std::string tokenizer;               // "": the one of the model that --init or --from names
@@ -69,7 +70,7 @@ struct Options {
     bool bf16 = false, verify = false;
     std::string type;  // of a GGUF file's matrices
 
-    DataNames data_names() const { return {data, field}; }
+    DataNames data_names() const { return {data, field, text_mb * 1'000'000}; }
     DataNames val_names() const { return {val, field}; }
 
     // Whether the option with this name ("lr", without dashes) was on the command line.

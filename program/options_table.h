@@ -123,6 +123,8 @@ inline const std::vector<OptionRow> rows = {
      "validation data, as for --data; may be given several times"},
     {"field", train | eval | tokenize, &O::field, "text", "NAME",
      "JSON lines: the member of each object that is the text"},
+    {"text-mb", train | fixed, &O::text_mb, "0", "MB",
+     "use about so many MB of the texts of --data, in pieces taken evenly from all of them (0: all)", 0, 1e9},
     {"documents", train | fixed, &O::documents, "", "",
      "train on sequences that lie within one document, between end-of-text tokens; shorter documents are left out"},
     {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)", "byte|gpt2|bpe:N|none|FILE",

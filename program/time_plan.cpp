@@ -1,5 +1,7 @@
 #include "program/time_plan.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <bit>
 #include <cinttypes>
@@ -7,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "program/device_model.h"
 #include "program/progress.h"
 #include "program/recipes.h"
+#include "program/text_use.h"
 #include "program/token_shares.h"
 
 namespace {
@@ -35,7 +39,7 @@ std::string text(double x) {
 
 // Seconds of a training step, and of the losses of one batch.
 struct StepTime {
-    double step, forward, flops_per_second;
+    double step, forward, flops_per_token, flops_per_second;
 };
 
 // Trains a model on tokens without meaning for about so many seconds, after a step that warms it up.
@@ -76,7 +80,8 @@ StepTime time_steps(const Options& options, const GPT2Config& config, Activation
     } while (from_first(ranks, took < seconds ? 1 : 0) > 0);
     StepTime time{};
     time.step = from_first(ranks, took / static_cast<double>(steps));
-    time.flops_per_second = model->flops_per_token(T) * static_cast<double>(options.total_batch) / time.step;
+    time.flops_per_token = model->flops_per_token(T);
+    time.flops_per_second = time.flops_per_token * static_cast<double>(options.total_batch) / time.step;
     std::vector<float> losses(static_cast<size_t>(B * T));
     start = seconds_now();
     model->token_losses(losses.data(), x, y, B, T);
@@ -91,8 +96,6 @@ GPT2Config config_of(const Options& options) {
             .heads = options.heads,
             .channels = options.channels};
 }
-
-constexpr int64_t bytes_alone = 256;  // the vocabulary of a tokenizer that learns nothing
 
 // Whether the run's softmax may be over a sample of the tokens, so that more tokens take little time. --model brings
 // its own defaults.
@@ -118,12 +121,9 @@ int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text
     return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 
-// Of the training part, nine tenths of a text. A token of a learned vocabulary of 2^n is about n/4 bytes long. Token
-// shards (0 bytes) count as large.
+// Of the training part of a text. Token shards (0 bytes) count as large.
 double about_tokens(int64_t text_bytes, int64_t vocab) {
-    if (text_bytes == 0) return unlimited;
-    return 0.9 * static_cast<double>(text_bytes) /
-           (vocab > bytes_alone ? std::log2(static_cast<double>(vocab)) / 4 : 1);
+    return text_bytes == 0 ? unlimited : training_part * static_cast<double>(text_bytes) / bytes_per_token(vocab);
 }
 
 // 0 for token shards. A compressed text is about three times as long as its file.
@@ -177,27 +177,43 @@ void choose_matmul(Options& options, Ranks& ranks) {
 
 void choose_recipe(Options& options, Ranks& ranks) {
     const double seconds = seconds_to_train(options);
-    const int64_t text_bytes = bytes_of_text(options);
+    const int64_t all_bytes = bytes_of_text(options);
+    const int64_t text_bytes = options.text_mb > 0 ? std::min(options.text_mb * 1'000'000, all_bytes) : all_bytes;
     const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_of(options, recipe, text_bytes); };
     const auto text_tokens = [&](const Recipe& recipe) { return about_tokens(text_bytes, vocab_of(recipe)); };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     const bool own_recipe = own_shape || options.given("tokenizer");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
-    const auto measured_speed = [&](const Recipe& recipe) {
+    struct Measured {
+        double flops_per_second;
+        TextUse text;
+    };
+    std::map<const Recipe*, Measured> machine;
+    const auto flops_in_time = [&](const Recipe& recipe) {
         Options trial = options;
         const int64_t vocab = vocab_of(recipe);
         Choices choices = choices_of(recipe, options, vocab);
         choices.emplace_back("vocab", text(vocab));
         trial.choose(choices);
-        return time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5),
-                          ranks)
-            .flops_per_second;
+        const StepTime time =
+            time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
+        const double tokens = seconds * time.flops_per_second / time.flops_per_token;
+        TextUse use = use_of_text({.seconds = seconds,
+                                   .tokens = tokens,
+                                   .vocab = vocab,
+                                   .threads = omp_get_max_threads(),
+                                   .given_mb = options.text_mb},
+                                  all_bytes);
+        use = {.mb = from_first(ranks, use.mb), .seconds = from_first(ranks, use.seconds)};
+        machine[&recipe] = {time.flops_per_second, use};
+        return std::max(seconds - use.seconds, seconds / 10) * time.flops_per_second;
     };
     const auto most_flops = [&](const Recipe& recipe) {
         return whole_time ? unlimited : most_flops_for(text_tokens(recipe));
     };
-    const auto [best, flops] = best_recipe(seconds, measured_speed, most_flops);
+    const auto [best, flops] = best_recipe(flops_in_time, most_flops);
     const Recipe& recipe = *best;
+    const auto& [speed, use] = machine.at(best);
     const int64_t vocab = vocab_of(recipe);
     const double useful_flops = std::min(flops, most_flops(recipe));
 
@@ -208,17 +224,21 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
+    if (use.mb > 0) choices.emplace_back("text-mb", text(use.mb));
     options.choose(choices);
 
-    const double useful_seconds = seconds * useful_flops / flops;
+    const double useful_seconds = useful_flops < flops ? use.seconds + useful_flops / speed : seconds;
     if (useful_flops < flops) {
         options.minutes = useful_seconds / 60;
         options.hours = 0;
         std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
                     duration(seconds).c_str(), duration(useful_seconds).c_str());
     }
-    std::printf("time: %s at this machine's %.3g GFLOP/s are %.1e operations", duration(useful_seconds).c_str(),
-                flops / seconds / 1e9, useful_flops);
+    if (use.mb > 0 && !options.given("text-mb"))
+        std::printf("time: the run reads parts of the text: %" PRId64 " of its %" PRId64 " MB are enough for it\n",
+                    use.mb, all_bytes / 1'000'000);
+    std::printf("time: %s at this machine's %.3g GFLOP/s%s are %.1e operations", duration(useful_seconds).c_str(),
+                speed / 1e9, use.seconds > 0.05 * seconds ? ", after the text is tokenized," : "", useful_flops);
     if (!own_recipe)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),

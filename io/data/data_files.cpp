@@ -74,7 +74,7 @@ bool is_shard_name(const std::string& path) { return path.ends_with(".bin"); }
 
 DataFiles find_files(const DataNames& names) {
     DataFiles found;
-    found.files = {.paths = {}, .field = names.field, .source = names.text()};
+    found.files = {.paths = {}, .field = names.field, .source = names.text(), .wanted_bytes = names.wanted_bytes};
     std::vector<std::string>& paths = found.files.paths;
     for (const std::string& name : names.names) {
         const std::vector<std::string> more = expand(name, found.notes);
@@ -85,6 +85,9 @@ DataFiles find_files(const DataNames& names) {
         throw InputError(names.text() + ": these are " + std::to_string(paths.size()) + " files, of which " +
                          std::to_string(shards) + " end in .bin; name token shards (.bin) alone, or texts alone");
     found.shards = shards > 0;
+    if (found.shards && names.wanted_bytes > 0)
+        throw InputError("--text-mb: " + names.text() +
+                         ": these are token shards, which are used whole; leave the option out, or name fewer shards");
     return found;
 }
 

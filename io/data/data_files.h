@@ -13,13 +13,14 @@ struct DataNames {
     DataNames(const std::string& name) {  // "": none
         if (!name.empty()) names = {name};
     }
-    DataNames(std::vector<std::string> all, std::string text_field)
-        : names(std::move(all)), field(std::move(text_field)) {}
+    DataNames(std::vector<std::string> all, std::string text_field, int64_t bytes = 0)
+        : names(std::move(all)), field(std::move(text_field)), wanted_bytes(bytes) {}
     bool empty() const { return names.empty(); }
     std::string text() const;  // for messages: "a.txt, b.txt"
 
     std::vector<std::string> names;
     std::string field = "text";  // of JSON lines: --field
+    int64_t wanted_bytes = 0;    // of texts: about so many of all are used (0: all)
 };
 
 // Whether a file is read as token ids: by its name, X.bin.

@@ -260,9 +260,9 @@ Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokeni
 WordCounts count_training_words(const DataNames& data, const DataNames& val, const AddedTokens& added,
                                 const ReadProgress& progress) {
     const Texts texts = find_texts(data);
-    if (!val.empty()) return count_words(texts, {}, TextPart::all, added, progress);
-    return count_words(texts, survey(texts, *load_tokenizer("byte"), progress), TextPart::first_nine_tenths, added,
-                       progress);
+    const TextPart part = val.empty() ? TextPart::first_nine_tenths : TextPart::all;
+    const bool all = part == TextPart::all && texts.wanted_bytes == 0;
+    return count_words(texts, all ? Survey{} : survey(texts, *load_tokenizer("byte"), progress), part, added, progress);
 }
 
 uint32_t fingerprint(const Datasets& datasets) {

@@ -150,6 +150,7 @@ json describe(const Texts& texts, TextPart part, const Tokenizer& tokenizer) {
     record["vocab"] = tokenizer.vocab();
     record["tokenizer_hash"] = fingerprint(tokenizer);
     if (texts.separated()) record["end_of_text"] = tokenizer.end_of_text();
+    if (texts.wanted_bytes > 0) record["wanted_bytes"] = texts.wanted_bytes;
     if (std::ranges::any_of(texts.paths, is_json_lines)) record["field"] = json_of_path(texts.field);
     return record;
 }
@@ -229,7 +230,8 @@ std::vector<std::string> reusable(json record, const json& wanted, const std::st
 bool is_of_changed_text(const json& old, const json& made) {
     const auto differ = [&](const char* key) { return old.value(key, json()) != made.value(key, json()); };
     if (!old.is_object() || (!differ("size") && !differ("mtime_ns") && !differ("list_crc32"))) return false;
-    for (const char* key : {"format", "source", "part", "vocab", "tokenizer_hash", "end_of_text", "field"})
+    for (const char* key :
+         {"format", "source", "part", "vocab", "tokenizer_hash", "end_of_text", "field", "wanted_bytes"})
         if (differ(key)) return false;
     return old.contains("shards") && differ("shards");
 }
@@ -280,7 +282,7 @@ TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, co
                 result.separators += has_end && !separator.empty();
             });
         },
-        part, surveyed.bytes);
+        part, surveyed.bytes, texts.wanted_bytes);
     read_documents(
         texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "tokenizing", progress);
     groups.finish();
@@ -293,7 +295,8 @@ WordCounts count_words(const Texts& texts, const Survey& surveyed, TextPart part
     WordCounts words;
     // Large groups, because the counts of the threads are added up after each.
     TextGroups groups(
-        added, 1 << 20, 64 << 20, [&](const auto& pieces) { words.add_pieces(pieces, added); }, part, surveyed.bytes);
+        added, 1 << 20, 64 << 20, [&](const auto& pieces) { words.add_pieces(pieces, added); }, part, surveyed.bytes,
+        texts.wanted_bytes);
     read_documents(
         texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "words", progress);
     groups.finish();
@@ -321,8 +324,8 @@ CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, 
     make_room(directory, name);
     write_file_atomically(record_path, dump(record));  // if the program is killed now, the next run knows these shards
     if (part != TextPart::last_tenth) tokens.text = surveyed->notes;  // once for both parts
-    const int64_t bytes =
-        part == TextPart::all ? surveyed->bytes : (part == TextPart::last_tenth ? 1 : 9) * (surveyed->bytes / 10);
+    const int64_t used = texts.wanted_bytes > 0 ? std::min(texts.wanted_bytes, surveyed->bytes) : surveyed->bytes;
+    const int64_t bytes = part == TextPart::all ? used : (part == TextPart::last_tenth ? 1 : 9) * (used / 10);
     if (bytes > 64 << 20)
         std::fprintf(stderr, "tokenizing %lld MB of %s, once\n", static_cast<long long>(bytes / 1'000'000),
                      without_controls(texts.source).c_str());

@@ -14,6 +14,7 @@ struct Texts {
     std::vector<std::string> paths;
     std::string field = "text";  // of JSON lines: the member that is the text
     std::string source{};        // what the user named, for messages
+    int64_t wanted_bytes = 0;    // about so many of all are used (0: all; see TextGroups)
     // Whether each document is followed by end-of-text. A single text is left as it is.
     bool separated() const;
 };

@@ -1,6 +1,7 @@
 #include "io/text/text_groups.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "io/text/safe_cut.h"
@@ -20,12 +21,20 @@ int64_t margin_of(const AddedTokens& added) {
     return 2 * static_cast<int64_t>(longest) + 64;
 }
 
+// How long a stretch is of which all is wanted or nothing. Shorter ones of a small text, so that both of its parts have
+// many.
+int64_t stretch_for(int64_t wanted_bytes) { return std::clamp<int64_t>(wanted_bytes / 64, 4 << 10, 1 << 20); }
+
 }  // namespace
 
 TextGroups::TextGroups(const AddedTokens& added, int64_t piece_bytes, int64_t group_bytes, Use use, TextPart part,
-                       int64_t all_bytes)
+                       int64_t all_bytes, int64_t wanted_bytes)
     : added_(added),
-      piece_bytes_(piece_bytes),
+      share_(wanted_bytes == 0 || wanted_bytes >= all_bytes
+                 ? 1
+                 : static_cast<double>(wanted_bytes) / static_cast<double>(all_bytes)),
+      stretch_(stretch_for(wanted_bytes)),
+      piece_bytes_(share_ < 1 ? std::min(piece_bytes, stretch_) : piece_bytes),
       group_bytes_(group_bytes),
       use_(std::move(use)),
       part_(part),
@@ -82,6 +91,14 @@ bool TextGroups::add_at_cut(bool ends) {
     return true;
 }
 
+// Whether a piece that begins here, in all of the text, is wanted: as many stretches as their share says, spread
+// evenly, and the first of each part, as a text without places to cut is one piece.
+bool TextGroups::is_wanted(int64_t position) const {
+    const int64_t in_part = std::max<int64_t>(position - (part_ == TextPart::last_tenth ? cut_ : 0), 0);
+    const auto stretch = static_cast<double>(in_part / stretch_);
+    return std::ceil((stretch + 1) * share_) > std::ceil(stretch * share_);
+}
+
 // Makes pieces of the open text up to `limit`. If that is all of it, the last piece `ends` a document or not.
 void TextGroups::cut_pieces(int64_t limit, bool ends) {
     const bool all = limit == std::ssize(open());
@@ -95,8 +112,13 @@ void TextGroups::cut_pieces(int64_t limit, bool ends) {
             if (std::ssize(text) > 2 * piece_bytes_) wait_for_ = 2 * std::ssize(text);
             break;
         }
-        places_.push_back({open_, static_cast<size_t>(cut), ends && last});
-        open_ += static_cast<size_t>(cut), open_at_ += cut, limit -= cut;
+        const bool wanted = is_wanted(open_at_), at_end = ends && last;
+        const size_t used = wanted ? static_cast<size_t>(cut) : 0;
+        // Where the end of a document is not wanted, but some of it was, an empty piece ends it.
+        if (wanted || (at_end && used_)) places_.push_back({open_, used, at_end});
+        if (!wanted) text_.erase(open_, static_cast<size_t>(cut));
+        used_ = !at_end && (used_ || wanted);
+        open_ += used, open_at_ += cut, limit -= cut;
         if (last) break;
     }
     if (static_cast<int64_t>(open_) >= group_bytes_) finish();

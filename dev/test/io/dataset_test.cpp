@@ -468,6 +468,89 @@ TEST_F(DatasetTest, TextsThatComeInBitsGiveTheSameTokens) {
     }
 }
 
+// --text-mb: stretches at equal distances, of both parts, however the text comes in. A short document is used whole or
+// not at all, and one of which anything is used ends.
+TEST_F(DatasetTest, APartOfATextIsTakenEvenly) {
+    const auto tokenizer = load_tokenizer("byte");
+    constexpr int64_t wanted = 300'000, line_bytes = 13, lines = 230'000, stretch = wanted / 64;
+    for (const int64_t lines_of_document : {10, 1000}) {
+        std::vector<std::string> documents(lines / lines_of_document);
+        for (int64_t i = 0; i < lines; i++)
+            documents[static_cast<size_t>(i / lines_of_document)] += "line " + std::to_string(1'000'000 + i) + "\n";
+        // The documents of which something is used.
+        const auto read = [&](TextPart part, int64_t bits) {
+            std::vector<std::string> texts(1);
+            TextGroups groups(
+                tokenizer->added(), 1 << 20, 1 << 16,
+                [&](std::span<const TextPiece> pieces) {
+                    for (const auto& [text, ends] : pieces) {
+                        texts.back() += text;
+                        if (ends) texts.emplace_back();
+                    }
+                },
+                part, lines * line_bytes, wanted);
+            bool more = true;
+            for (const std::string_view text : documents) {
+                for (int64_t at = 0; more && at < std::ssize(text); at += bits)
+                    more = groups.add(text.substr(static_cast<size_t>(at), static_cast<size_t>(bits)), false);
+                if (more) more = groups.add("", true);
+            }
+            groups.finish();
+            return texts;
+        };
+        std::vector<int64_t> of_tenths(10);
+        for (const TextPart part : {TextPart::first_nine_tenths, TextPart::last_tenth}) {
+            std::vector<std::string> texts = read(part, 1 << 20);
+            EXPECT_EQ(texts, read(part, 777));
+            EXPECT_EQ(texts.back(), "") << "a document that does not end";
+            texts.pop_back();
+            for (const std::string& text : texts) {
+                EXPECT_NE(text, "") << "a document of which nothing is used";
+                EXPECT_TRUE(lines_of_document > 10 || std::ranges::binary_search(documents, text)) << text;
+                for (size_t at = 0; (at = text.find("line ", at)) < text.size(); at += line_bytes)
+                    of_tenths.at((std::stoul(text.substr(at + 5, 7)) - 1'000'000) * 10 / lines) += line_bytes;
+            }
+        }
+        for (const int64_t bytes : of_tenths) EXPECT_NEAR(static_cast<double>(bytes), wanted / 10., 1.5 * stretch);
+    }
+}
+
+TEST_F(DatasetTest, ATextWithoutPlacesToCutIsUsedWhole) {
+    write_bytes(path("long.txt"), std::string(2'000'000, 'x'));
+    const Datasets data =
+        open_datasets(DataNames({path("long.txt")}, "text", 1'000'000), "", *load_tokenizer("byte"), path("cache"));
+    EXPECT_EQ(data.train.tokens(), 1'800'000);
+    EXPECT_EQ(data.val.tokens(), 200'000);
+}
+
+TEST_F(DatasetTest, APartOfATextIsTokenizedAndCountedOnce) {
+    const auto tokenizer = load_tokenizer("byte");
+    std::string text;
+    for (int i = 0; i < 300'000; i++) text += "line " + std::to_string(1'000'000 + i) + "\n";
+    write_bytes(path("long.txt"), text);
+    const auto part = [&](int64_t wanted) { return DataNames({path("long.txt")}, "text", wanted); };
+    const Datasets data = open_datasets(part(1'000'000), "", *tokenizer, path("cache"));
+    EXPECT_NEAR(static_cast<double>(data.train.tokens()), 900'000, 40'000) << "a stretch has 15,625";
+    EXPECT_NEAR(static_cast<double>(data.val.tokens()), 100'000, 16'000);
+    int64_t bytes = 0;
+    count_training_words(part(1'000'000), "", tokenizer->added()).each([&](std::string_view word, int64_t count) {
+        bytes += count * std::ssize(word);
+    });
+    EXPECT_EQ(bytes, data.train.tokens()) << "a tokenizer is learned from the same part";
+    EXPECT_FALSE(open_datasets(part(1'000'000), "", *tokenizer, path("cache")).train.remade);
+    EXPECT_EQ(open_datasets(part(100'000'000), "", *tokenizer, path("cache")).train.tokens(),
+              open_datasets(path("long.txt"), "", *tokenizer, path("cache")).train.tokens())
+        << "all, if there is no more";
+    const Datasets with_val = open_datasets(part(1'000'000), path("long.txt"), *tokenizer, path("cache"));
+    EXPECT_NEAR(static_cast<double>(with_val.train.tokens()), 1'000'000, 40'000);
+    EXPECT_EQ(with_val.val.tokens(), std::ssize(text)) << "of --data, not of --val";
+    write_shard(path("ids.bin"), {1, 2, 3});
+    EXPECT_NE(error_of([&] {
+                  open_datasets(DataNames({path("ids.bin")}, "text", 1'000'000), "", *tokenizer, path("cache"));
+              }).find("--text-mb: "),
+              std::string::npos);
+}
+
 TEST_F(DatasetTest, SpecialTokensAreCountedAndTheHeldOutPartDoesNotBeginWithinOne) {
     const auto tokenizer = with_added_tokens(directory);
     const std::string text = std::string(80, 'x') + "<|endoftext|><|endoftext|>" + std::string(4, 'x');  // 0.9: byte 99

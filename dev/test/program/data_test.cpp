@@ -36,6 +36,22 @@ Args with(Args args, const Args& more) {
 
 }  // namespace
 
+// A run on a part of a text is resumed on the same part, and not on another one.
+TEST_F(Data, APartOfATextIsThatOfTheRun) {
+    std::string more;
+    for (int i = 0; i < 300'000; ++i) more += "line " + std::to_string(i) + "\n";
+    write_bytes(at("long.txt"), more);
+    const Args part = {{"data", at("long.txt")}, {"text-mb", "1"}, {"save-every", "3"}};
+    const std::string said = train("part", with(part, {{"steps", "6"}}));
+    const size_t tokens = said.find(": ", said.find("\ndata: ") + 7) + 2;
+    EXPECT_NEAR(std::stod(said.substr(tokens)), 900'000, 40'000) << said;
+    train("half", with(part, {{"steps", "3"}}));
+    expect_done({"train", "--resume", "--out", at("half"), "--steps", "6"});
+    EXPECT_EQ(read_bytes(at("half/data/train.bin")), read_bytes(at("part/data/train.bin")));
+    expect_refused(words("train", {{"resume", ""}, {"out", at("half")}, {"text-mb", "2"}}),
+                   {"--text-mb: 2 differs from 1 in the run to resume"});
+}
+
 TEST_F(Data, ARunIsTheSameInWhateverFilesItsDocumentsAre) {
     const std::string said = train("files", with(documents, {{"data", at("books")}}));
     const std::string used = "documents: 17 of 29 hold a sequence of 16 tokens, the others are left out; ";

@@ -8,6 +8,7 @@
 #include "dev/test/program/program.h"
 #include "device/cpu/gemm/gemm.h"
 #include "program/recipes.h"
+#include "program/text_use.h"
 
 namespace {
 
@@ -113,6 +114,27 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     EXPECT_EQ(chosen[0], "--tokenizer");
     EXPECT_EQ(chosen[1], "bpe:1024") << "each token occurs some hundred times";
     EXPECT_EQ(std::ranges::find(chosen, "--sampled-softmax"), chosen.end()) << "of few tokens it saves little";
+}
+
+TEST(TextUse, ReadsNoMoreOfALongTextThanARunHasTimeFor) {
+    constexpr int64_t gigabyte = 1'000'000'000;
+    const TextReader minute{.seconds = 60, .tokens = 6e6, .vocab = 65536, .threads = 2};
+    EXPECT_EQ(use_of_text(minute, 10 * gigabyte).mb, 100) << "it comes to 24 MB";
+    EXPECT_EQ(use_of_text(minute, gigabyte / 10).mb, 0);
+    EXPECT_EQ(use_of_text(minute, 0).seconds, 0) << "token shards";
+    EXPECT_EQ(use_of_text(minute, gigabyte / 9).mb, 0) << "little is saved";
+    EXPECT_NEAR(use_of_text(minute, 10 * gigabyte).seconds, 10e3 / 500 + 100. / 16 + 1.3, 0.1);
+    TextReader hour = minute;
+    hour.seconds = 3600, hour.tokens = 9e7;
+    EXPECT_EQ(use_of_text(hour, 10 * gigabyte).mb, 800) << "twice 360 MB, of nine tenths";
+    EXPECT_EQ(use_of_text(hour, gigabyte).mb, 0) << "all of it takes a minute";
+    TextReader bytes = minute;
+    bytes.vocab = 256;
+    EXPECT_EQ(use_of_text(bytes, 10 * gigabyte).seconds, 0) << "nothing is learned";
+    TextReader by_hand = minute;
+    by_hand.given_mb = 5000;
+    EXPECT_EQ(use_of_text(by_hand, 10 * gigabyte).mb, 5000);
+    EXPECT_NEAR(use_of_text(by_hand, 10 * gigabyte).seconds, 10e3 / 500 + 5e3 / 16 + 1.3, 0.1);
 }
 
 // Where the text can teach so many that it pays, unless it is not wanted, or --model brings its own defaults.
@@ -229,8 +251,7 @@ TEST_F(TimePlan, EndsEarlyWhereATextIsTooSmallForTheTime) {
 
 TEST(Recipes, EndWhereATextIsLearnedByHeart) {
     const auto most = [](const Recipe&) { return 5e13; };
-    const Choice choice = best_recipe(
-        10, [&](const Recipe&) { return 1e17; }, most);
+    const Choice choice = best_recipe([](const Recipe&) { return 1e18; }, most);
     EXPECT_EQ(choice.recipe, &recipes[2]) << "the last for which 5e13 operations are enough";
     EXPECT_EQ(choice.flops, 1e18);
     EXPECT_DOUBLE_EQ(most_flops_for(4e5), 150 * 6 * 4e5 * 4e5);
@@ -288,8 +309,7 @@ const auto any = [](const Recipe&) { return 1e30; };
 
 TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
     const auto chosen = [](double flops) {
-        const Choice choice = best_recipe(
-            10, [&](const Recipe&) { return flops / 10; }, any);
+        const Choice choice = best_recipe([&](const Recipe&) { return flops; }, any);
         EXPECT_DOUBLE_EQ(choice.flops, flops);
         return choice.recipe;
     };
@@ -306,7 +326,6 @@ TEST(Recipes, AreTheLargestForWhichTheMachineDoesEnough) {
 TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
     int64_t measured = 0;
     const Choice choice = best_recipe(
-        1,
         [&](const Recipe& r) {
             ++measured;
             return &r == recipes.data() ? recipes[0].flops : recipes[1].flops;
