@@ -139,6 +139,23 @@ int64_t bytes_of_text(const Options& options) {
     return bytes;
 }
 
+// Of a run of so many tokens, on rank 0's machine. All ranks call it.
+TextUse use_on_first(const Options& options, int64_t all_bytes, int64_t vocab, double tokens, Ranks& ranks) {
+    const TextUse use = use_of_text({.seconds = seconds_to_train(options),
+                                     .tokens = tokens,
+                                     .vocab = vocab,
+                                     .threads = omp_get_max_threads(),
+                                     .given_mb = options.text_mb},
+                                    all_bytes);
+    return {.mb = from_first(ranks, use.mb), .seconds = from_first(ranks, use.seconds)};
+}
+
+void print_use(const Options& options, const TextUse& use, int64_t all_bytes) {
+    if (use.mb > 0 && !options.given("text-mb"))
+        std::printf("time: the run reads parts of the text: %" PRId64 " of its %" PRId64 " MB are enough for it\n",
+                    use.mb, all_bytes / 1'000'000);
+}
+
 // What the measured texts ended with at so many operations, if they were trained with about as many.
 std::string expectation(double flops) {
     std::string losses;
@@ -198,13 +215,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         const StepTime time =
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
-        TextUse use = use_of_text({.seconds = seconds,
-                                   .tokens = tokens,
-                                   .vocab = vocab,
-                                   .threads = omp_get_max_threads(),
-                                   .given_mb = options.text_mb},
-                                  all_bytes);
-        use = {.mb = from_first(ranks, use.mb), .seconds = from_first(ranks, use.seconds)};
+        const TextUse use = use_on_first(options, all_bytes, vocab, tokens, ranks);
         machine[&recipe] = {time.flops_per_second, use};
         return std::max(seconds - use.seconds, seconds / 10) * time.flops_per_second;
     };
@@ -234,9 +245,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
                     duration(seconds).c_str(), duration(useful_seconds).c_str());
     }
-    if (use.mb > 0 && !options.given("text-mb"))
-        std::printf("time: the run reads parts of the text: %" PRId64 " of its %" PRId64 " MB are enough for it\n",
-                    use.mb, all_bytes / 1'000'000);
+    print_use(options, use, all_bytes);
     std::printf("time: %s at this machine's %.3g GFLOP/s%s are %.1e operations", duration(useful_seconds).c_str(),
                 speed / 1e9, use.seconds > 0.05 * seconds ? ", after the text is tokenized," : "", useful_flops);
     if (!own_recipe)
@@ -246,6 +255,16 @@ void choose_recipe(Options& options, Ranks& ranks) {
     std::printf("\n");
     if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_recipe)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
+}
+
+void choose_text(Options& options, const GPT2Config& config, Ranks& ranks) {
+    const double flops_per_token = 6 * static_cast<double>(ParameterTable(config).size);
+    const double flops_per_second = static_cast<double>(ranks.count()) * peak_flops(options);
+    const int64_t bytes = bytes_of_text(options);
+    const TextUse use = use_on_first(options, bytes, config.vocab,
+                                     seconds_to_train(options) * flops_per_second / flops_per_token, ranks);
+    if (use.mb > 0) options.choose({{"text-mb", text(use.mb)}});
+    print_use(options, use, bytes);
 }
 
 TimeBesides choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {

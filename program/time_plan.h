@@ -22,6 +22,10 @@ void choose_matmul(Options& options, Ranks& ranks);
 // size of the text. Measures the machine for about a second. All ranks call it.
 void choose_recipe(Options& options, Ranks& ranks);
 
+// Sets --text-mb for a model that exists already, by the most tokens that this machine could train it on in the time.
+// All ranks call it.
+void choose_text(Options& options, const GPT2Config& config, Ranks& ranks);
+
 // What choose_steps() has to know of a run that is ready to begin.
 struct ReadyRun {
     const GPT2Config& config;

@@ -54,6 +54,7 @@ TrainingRun::TrainingRun(Options o, Ranks& r) : options(std::move(o)), ranks(r) 
         if (checkpoint.empty() && seconds > 0) choose_matmul(options, ranks);
         if (fresh && seconds > 0) choose_recipe(options, ranks);
         config = fresh ? new_model() : given_model(start);
+        if (!fresh && checkpoint.empty() && seconds > 0) choose_text(options, config, ranks);
         policy = options.recompute == "block"  ? ActivationPolicy::recompute_block
                  : options.recompute == "ln"   ? ActivationPolicy::recompute_ln
                  : options.recompute == "gelu" ? ActivationPolicy::recompute_gelu
