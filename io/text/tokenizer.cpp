@@ -1,7 +1,6 @@
 #include "io/text/tokenizer.h"
 
 #include <filesystem>
-#include <unordered_map>
 
 #include "io/text/byte_pair.h"
 #include "io/file/checksum.h"
@@ -13,6 +12,7 @@
 #include "io/file/utf8.h"
 #include "io/text/pre_tokenizer.h"
 #include "io/text/tokenizer_files.h"
+#include "io/text/word_table.h"
 
 namespace {
 
@@ -91,7 +91,7 @@ public:
           added_(vocabulary_.added, special_as_text || vocabulary_.split_special_tokens),
           merger_(find_byte_ids(vocabulary_.tokens)) {
         const auto add = [this](int32_t id) {
-            whole_.emplace(vocabulary_.tokens[id], id);
+            if (const std::string& token = vocabulary_.tokens[id]; !whole_.find(token)) whole_[token] = id;
             longest_ = std::max(longest_, vocabulary_.tokens[id].size());
         };
         for (const int32_t id : find_byte_ids(vocabulary_.tokens)) add(id);
@@ -114,9 +114,9 @@ public:
         std::vector<int32_t> ids;
         ids.reserve(text.size() / 3);
         const auto encode_piece = [&](std::string_view piece) {
-            const auto whole = piece.size() <= longest_ ? whole_.find(piece) : whole_.end();
-            if (whole != whole_.end()) {
-                ids.push_back(whole->second);
+            const int64_t* const whole = piece.size() <= longest_ ? whole_.find(piece) : nullptr;
+            if (whole) {
+                ids.push_back(static_cast<int32_t>(*whole));
             } else {
                 merger_.encode(piece, ids);
             }
@@ -141,7 +141,7 @@ private:
     const AddedTokens added_;
     BytePairMerger merger_;
     PreTokenizer pre_tokenizer_;
-    std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are one token, as most words are
+    WordTable whole_;  // pieces that are one token, as most words are
     size_t longest_ = 0;
 };
 
