@@ -203,7 +203,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     struct Measured {
         double flops_per_second;
-        TextUse text;
+        TextUse use;
     };
     std::map<const Recipe*, Measured> machine;
     const auto flops_in_time = [&](const Recipe& recipe) {

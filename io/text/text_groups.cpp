@@ -113,12 +113,12 @@ void TextGroups::cut_pieces(int64_t limit, bool ends) {
             break;
         }
         const bool wanted = is_wanted(open_at_), at_end = ends && last;
-        const size_t used = wanted ? static_cast<size_t>(cut) : 0;
+        const size_t kept = wanted ? static_cast<size_t>(cut) : 0;
         // Where the end of a document is not wanted, but some of it was, an empty piece ends it.
-        if (wanted || (at_end && used_)) places_.push_back({open_, used, at_end});
+        if (wanted || (at_end && used_)) places_.push_back({open_, kept, at_end});
         if (!wanted) text_.erase(open_, static_cast<size_t>(cut));
         used_ = !at_end && (used_ || wanted);
-        open_ += used, open_at_ += cut, limit -= cut;
+        open_ += kept, open_at_ += cut, limit -= cut;
         if (last) break;
     }
     if (static_cast<int64_t>(open_) >= group_bytes_) finish();

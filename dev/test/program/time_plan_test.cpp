@@ -118,20 +118,20 @@ TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
 
 TEST(TextUse, ReadsNoMoreOfALongTextThanARunHasTimeFor) {
     constexpr int64_t gigabyte = 1'000'000'000;
-    const TextReader minute{.seconds = 60, .tokens = 6e6, .vocab = 65536, .threads = 2};
+    const RunOnText minute{.seconds = 60, .tokens = 6e6, .vocab = 65536, .threads = 2};
     EXPECT_EQ(use_of_text(minute, 10 * gigabyte).mb, 100) << "it comes to 24 MB";
     EXPECT_EQ(use_of_text(minute, gigabyte / 10).mb, 0);
     EXPECT_EQ(use_of_text(minute, 0).seconds, 0) << "token shards";
     EXPECT_EQ(use_of_text(minute, gigabyte / 9).mb, 0) << "little is saved";
     EXPECT_NEAR(use_of_text(minute, 10 * gigabyte).seconds, 10e3 / 500 + 100. / 16 + 1.3, 0.1);
-    TextReader hour = minute;
+    RunOnText hour = minute;
     hour.seconds = 3600, hour.tokens = 9e7;
     EXPECT_EQ(use_of_text(hour, 10 * gigabyte).mb, 800) << "twice 360 MB, of nine tenths";
     EXPECT_EQ(use_of_text(hour, gigabyte).mb, 0) << "all of it takes a minute";
-    TextReader bytes = minute;
+    RunOnText bytes = minute;
     bytes.vocab = 256;
     EXPECT_EQ(use_of_text(bytes, 10 * gigabyte).seconds, 0) << "nothing is learned";
-    TextReader by_hand = minute;
+    RunOnText by_hand = minute;
     by_hand.given_mb = 5000;
     EXPECT_EQ(use_of_text(by_hand, 10 * gigabyte).mb, 5000);
     EXPECT_NEAR(use_of_text(by_hand, 10 * gigabyte).seconds, 10e3 / 500 + 5e3 / 16 + 1.3, 0.1);
