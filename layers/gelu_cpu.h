@@ -12,16 +12,15 @@ struct GeluParts {
 };
 // value = x * s,  s = sigmoid(2u) = 1 / (1 + e),  e = e^-2u,  u = sqrt(2/pi) * (x + 0.044715 x³)
 // derivative = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
-// If x is so far below 0 that e is infinite, s is 0. The derivative is not NaN then, as its e and x² are bounded.
+// y is x where that matters: below -10.07 e is infinite and s is 0, and above 9.9 s is 1.
 inline GeluParts gelu_parts(simd::vfloat x) {
     constexpr double linear = 2 * gelu_scale, cubic = linear * gelu_cubic, log2e = std::numbers::log2e;
-    const simd::vfloat xx = simd::min(simd::set1(1e30f), x * x);
-    const simd::vfloat e =
-        simd::exp2(x * simd::fma(xx, simd::set1(float(-cubic * log2e)), simd::set1(float(-linear * log2e))));
-    const simd::vfloat s = 1.0f / (1.0f + e), value = x * s;
+    const simd::vfloat y = simd::min(simd::set1(9.9f), simd::max(simd::set1(-10.07f), x)), yy = y * y;
+    const simd::vfloat power = y * simd::fma(yy, simd::set1(float(-cubic * log2e)), simd::set1(float(-linear * log2e)));
+    const simd::vfloat e = simd::exp2_of_bounded(power), s = 1.0f / (1.0f + e);
     const simd::vfloat rest = simd::min(simd::set1(std::numeric_limits<float>::max()), e) * s;
-    const simd::vfloat d2u = simd::fma(xx, simd::set1(float(3 * cubic)), simd::set1(float(linear)));
-    return {value, simd::fma(value * rest, d2u, s)};
+    const simd::vfloat d2u = simd::fma(yy, simd::set1(float(3 * cubic)), simd::set1(float(linear)));
+    return {x * s, simd::fma(y * s * rest, d2u, s)};
 }
 inline simd::vfloat gelu(simd::vfloat x) { return gelu_parts(x).value; }
 inline simd::vfloat gelu_derivative(simd::vfloat x) { return gelu_parts(x).derivative; }

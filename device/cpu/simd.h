@@ -255,15 +255,14 @@ void transpose(float* out, int64_t ld_out, int64_t n, const F& row) {
         if (i < n) store(out + i * ld_out, rows[i]);
 }
 
-// 2^x with an error of at most 1.25 ulp (tested over all exponents of floats); 0 below -150, infinity from 128 on, NaN
-// stays NaN. x = n + r with |r| <= 1/2, and 2^r is its minimax polynomial of degree 6. Denormal results are rounded,
-// not flushed to zero.
-inline vfloat exp2(vfloat x) {
+// 2^x for -127.5 < x < 128.5, with an error of at most 1.25 ulp; NaN stays NaN. x = n + r with |r| <= 1/2, and 2^r is
+// its minimax polynomial of degree 6. Without AVX-512, 2^n is a float of its own, so the result is 0 from -126.5 down,
+// and infinity from 127.5 up.
+inline vfloat exp2_of_bounded(vfloat x) {
 #if defined(__AVX512DQ__)
     const vfloat r = (vfloat)_mm512_maskz_reduce_ps(0xffff, (__m512)x, 0), n = x - r;  // of infinity r is 0
 #else
     constexpr float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, subtracting it shows it
-    x = min(set1(129.0f), max(set1(-151.0f), x));
     const vfloat shifted = x + to_integer, n = shifted - to_integer, r = x - n;
 #endif
     vfloat p = set1(1.53533619e-4f);
@@ -276,16 +275,24 @@ inline vfloat exp2(vfloat x) {
 #if defined(__AVX512DQ__)
     return (vfloat)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
 #else
-    // n is in the last bits of `shifted`. To convert n would be undefined where it is NaN, and clang then drops the
-    // NaN.
-    const vint i = (vint)shifted - (vint)set1(to_integer), half = i >> 1;  // two factors, as 2^-151 is not a float
-    return p * (vfloat)((half + 127) << 23) * (vfloat)((i - half + 127) << 23);
+    // n is in the last bits of `shifted`, whose other bits are shifted out. To convert n would be undefined where it is
+    // NaN, and clang then drops the NaN.
+    return p * (vfloat)(((vint)shifted + 127) << 23);
 #endif
 }
 
-// e^x as 2^(x log2(e)): 0 below -103.97, infinity above 88.73, NaN stays NaN. Rounding the argument adds 1.25 |x| ulp
-// to exp2's own error. That is acceptable for scores and logits minus their maximum, whose own error is as large.
-// Splitting the argument in two would take a third longer.
+// 2^x for any x, with the same error (tested over all exponents of floats), and the same ends: a softmax cannot tell
+// them from AVX-512's, where the result is 0 from -150 down and infinity from 128 up.
+inline vfloat exp2(vfloat x) {
+#if !defined(__AVX512DQ__)
+    x = min(set1(128.0f), max(set1(-127.0f), x));
+#endif
+    return exp2_of_bounded(x);
+}
+
+// e^x as 2^(x log2(e)): 0 and infinity where exp2 is, NaN stays NaN. Rounding the argument adds 1.25 |x| ulp to exp2's
+// own error. That is acceptable for scores and logits minus their maximum, whose own error is as large. Splitting the
+// argument in two would take a third longer.
 inline vfloat exp(vfloat x) { return exp2(x * std::numbers::log2e_v<float>); }
 
 }  // namespace simd

@@ -71,15 +71,17 @@ struct Tensors {
 // The allowed errors, in roundoffs. Sums lose 8 of their terms (layers/matmul_test): a score loses 8 of the sum of |q
 // k| / sqrt(hs), at most `score_error` in a row. e^x turns that into the same share of a probability, twice with the
 // denominator's; its own rounding, its argument's and its sum's are 8 together. In the backward, dscore is a difference
-// of two sums, and also loses 8 of both. Probabilities below 1e-45 are 0 in float. As bf16 operands, probabilities and
-// dscore are rounded to 8 bits instead of 24, which costs another 2^16, and those below 1.2e-38 are 0. Dropout
-// multiplies a probability by its scale at most, whose rounding and the multiplication's are 2 roundoffs.
+// of two sums, and also loses 8 of both. Probabilities below 1.2e-38, the smallest normal float, may be 0. As bf16
+// operands, probabilities and dscore are rounded to 8 bits instead of 24, which costs another 2^16, and dscore below
+// 1.2e-38 is 0. Dropout multiplies a probability by its scale at most, whose rounding and the multiplication's are 2
+// roundoffs.
 void set_magnitudes(Tensors& t) {
     const int64_t B = t.s.B, T = t.s.T, NH = t.s.NH, hs = t.s.hs;
     const int64_t C = t.s.C();
     const double scale = 1 / std::sqrt(static_cast<double>(hs));
     const bool bf16 = t.matmul_kind == MatmulKind::bf16;
     const double rounding = (bf16 ? 1 << 16 : 0) + (t.dropout.on() ? 2 : 0), factor = t.dropout.scale();
+    const double flushed = 1.2e-38 / roundoff;  // the largest probability that may be 0
     const double underflow = (bf16 ? 1.2e-38 * static_cast<double>(T) : 1e-38) / roundoff;
     for (Values* v : {&t.out, &t.dqkv}) std::fill(v->magnitude.begin(), v->magnitude.end(), underflow);
     const auto size = [&](const Values& a, int64_t i, const Values& b,
@@ -105,11 +107,12 @@ void set_magnitudes(Tensors& t) {
                     double score = 0, dp = 0;
                     for (int64_t c = 0; c < hs; ++c)
                         score += t.qkv[q + c] * t.qkv[k + c], dp += t.dout[o + c] * (t.qkv[v + c] - t.out[o + c]);
-                    const double p = std::exp(score * scale - log_sum), p_loss = factor * p * (p_error + 8 + rounding);
+                    const double p = std::exp(score * scale - log_sum),
+                                 p_loss = factor * (p * (p_error + 8 + rounding) + flushed);
                     const double dscore =
-                        p * scale *
-                        ((factor * size(t.dout, o, t.qkv, v) + d_out) * (p_error + 8) +
-                         (t.dropout.on() ? factor * size(t.dout, o, t.qkv, v) + d_out : std::abs(dp)) * rounding);
+                        scale *
+                        ((factor * size(t.dout, o, t.qkv, v) + d_out) * (p * (p_error + 8) + flushed) +
+                         p * (t.dropout.on() ? factor * size(t.dout, o, t.qkv, v) + d_out : std::abs(dp)) * rounding);
                     for (int64_t c = 0; c < hs; ++c) {
                         const auto add = [](Values& to, int64_t i, double x) {
                             to.magnitude[static_cast<size_t>(i)] += std::abs(x);
