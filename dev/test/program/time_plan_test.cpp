@@ -131,6 +131,7 @@ TEST(TextUse, ReadsNoMoreOfALongTextThanARunHasTimeFor) {
     RunOnText bytes = minute;
     bytes.vocab = 256;
     EXPECT_EQ(use_of_text(bytes, 10 * gigabyte).seconds, 0) << "nothing is learned";
+    EXPECT_EQ(bytes_per_token(bytes.vocab), 1);
     RunOnText by_hand = minute;
     by_hand.given_mb = 5000;
     EXPECT_EQ(use_of_text(by_hand, 10 * gigabyte).mb, 5000);
