@@ -14,13 +14,18 @@ struct Shape {
     int64_t layers, channels, context, batch;
     constexpr int64_t heads() const { return channels / 32; }
 };
+// AdamW's, and that of the blocks' matrices, which NorMuon updates: its default.
+struct Rates {
+    double lr, muon_lr = 0.02;
+};
 struct Recipe {
     double flops;  // of the whole training, for which this is best
     Shape shape;
     int64_t vocab;  // with the softmax of all tokens
-    double lr;      // AdamW's; that of the blocks' matrices, which NorMuon updates, is --muon-lr's default
+    Rates rates;
     bool compared;  // with others at so many operations; false: it extends the recipes before it
     Shape with_few_tokens = shape;
+    Rates of_new_text = rates;  // if the run comes to no token twice
     // From here on --embedding pairs gains, below it loses, and a sampled softmax saves most of the classifier's time.
     static constexpr int64_t many_tokens = 4096;
     static constexpr int64_t drawn_tokens = 256;  // of it, beside the targets; half or four times as many are no better
@@ -34,11 +39,13 @@ struct Recipe {
     constexpr const Shape& shape_for(int64_t vocabulary) const {
         return vocabulary < many_tokens ? with_few_tokens : shape;
     }
-    // AdamW's rate, which is best from 8,192 tokens on. The fewer they are, the more often each occurs. With 1,024
-    // higher rates than 0.003 gained nothing, and all runs of more operations had it.
-    double lr_for(int64_t vocabulary) const {
+    // The rates for a run that reads its text `passes` times. AdamW's is best from 8,192 tokens on. The fewer they are,
+    // the more often each occurs. With 1,024 higher rates than 0.003 gained nothing, and all runs of more operations
+    // had it.
+    Rates rates_for(int64_t vocabulary, double passes) const {
+        const auto [lr, muon_lr] = passes <= 1 ? of_new_text : rates;
         const double fraction = static_cast<double>(vocabulary) / 8192;
-        return std::clamp(lr * std::cbrt(fraction * fraction), std::min(lr, 0.003), lr);
+        return {std::clamp(lr * std::cbrt(fraction * fraction), std::min(lr, 0.003), lr), muon_lr};
     }
 };
 
@@ -46,18 +53,18 @@ struct Recipe {
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, {2, 64, 64, 32}, 8192, 0.012, true, {4, 64, 128, 16}},
-    Recipe{2.2e13, {4, 96, 64, 32}, 8192, 0.012, true, {4, 96, 128, 16}},
-    Recipe{4.6e13, {4, 96, 128, 16}, 8192, 0.012, true, {6, 128, 128, 16}},
-    Recipe{1.5e14, {4, 160, 128, 16}, 8192, 0.012, true, {6, 192, 128, 16}},
-    Recipe{7e14, {6, 192, 256, 16}, 8192, 0.006, false},
-    Recipe{2.2e15, {6, 256, 256, 16}, 16384, 0.004, false},
-    Recipe{7e15, {8, 288, 512, 16}, 16384, 0.003, false},
-    Recipe{2.2e16, {8, 384, 512, 32}, 16384, 0.002, false},
-    Recipe{7e16, {8, 512, 512, 64}, 32768, 0.001, false},
-    Recipe{2.2e17, {12, 512, 1024, 64}, 32768, 0.001, false},
-    Recipe{7e17, {12, 640, 1024, 64}, 32768, 0.001, false},
-    Recipe{2.2e18, {12, 768, 1024, 64}, 32768, 0.0006, false},
+    Recipe{7e12, {2, 64, 64, 32}, 8192, {0.012}, true, {4, 64, 128, 16}},
+    Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}},
+    Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, true, {6, 128, 128, 16}, {0.006, 0.012}},
+    Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, true, {6, 192, 128, 16}, {0.006, 0.012}},
+    Recipe{7e14, {6, 192, 256, 16}, 8192, {0.006}, false},
+    Recipe{2.2e15, {6, 256, 256, 16}, 16384, {0.004}, false},
+    Recipe{7e15, {8, 288, 512, 16}, 16384, {0.003}, false},
+    Recipe{2.2e16, {8, 384, 512, 32}, 16384, {0.002}, false},
+    Recipe{7e16, {8, 512, 512, 64}, 32768, {0.001}, false},
+    Recipe{2.2e17, {12, 512, 1024, 64}, 32768, {0.001}, false},
+    Recipe{7e17, {12, 640, 1024, 64}, 32768, {0.001}, false},
+    Recipe{2.2e18, {12, 768, 1024, 64}, 32768, {0.0006}, false},
 };
 // clang-format on
 
@@ -117,7 +124,7 @@ inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.079}, Me
                                                   MeasuredRun{4.6e13, 1.047}, MeasuredRun{1.5e14, 1.021},
                                                   MeasuredRun{5e14, 1.009}};
 inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.197}, MeasuredRun{2.2e13, 1.154},
-                                      MeasuredRun{4.6e13, 1.109}, MeasuredRun{1.5e14, 1.067},
+                                      MeasuredRun{4.6e13, 1.096}, MeasuredRun{1.5e14, 1.066},
                                       MeasuredRun{5e14, 1.052},   MeasuredRun{2.2e15, 0.963}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},

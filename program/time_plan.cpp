@@ -202,7 +202,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool own_recipe = own_shape || options.given("tokenizer");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     struct Measured {
-        double flops_per_second;
+        double flops_per_second, flops_per_token;
         TextUse use;
     };
     std::map<const Recipe*, Measured> machine;
@@ -216,7 +216,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
         const TextUse use = use_on_first(options, all_bytes, vocab, tokens, ranks);
-        machine[&recipe] = {time.flops_per_second, use};
+        machine[&recipe] = {time.flops_per_second, time.flops_per_token, use};
         return std::max(seconds - use.seconds, seconds / 10) * time.flops_per_second;
     };
     const auto most_flops = [&](const Recipe& recipe) {
@@ -224,14 +224,17 @@ void choose_recipe(Options& options, Ranks& ranks) {
     };
     const auto [best, flops] = best_recipe(flops_in_time, most_flops);
     const Recipe& recipe = *best;
-    const auto& [speed, use] = machine.at(best);
+    const auto& [speed, flops_per_token, use] = machine.at(best);
     const int64_t vocab = vocab_of(recipe);
     const double useful_flops = std::min(flops, most_flops(recipe));
+    const Rates rates = recipe.rates_for(vocab, useful_flops / flops_per_token / text_tokens(recipe));
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
         for (const auto& choice : choices_of(recipe, options, vocab)) choices.push_back(choice);
-        choices.emplace_back("lr", text(recipe.lr_for(vocab)));
+        choices.emplace_back("lr", text(rates.lr));
+        const bool muon = !options.given("optimizer") || options.optimizer != "adamw";
+        if (muon && rates.muon_lr != options.muon_lr) choices.emplace_back("muon-lr", text(rates.muon_lr));
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));

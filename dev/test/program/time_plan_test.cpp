@@ -339,13 +339,27 @@ TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
 // The rate of 1,024 tokens is that of the preset tiny, and no vocabulary has a lower or a higher one than measured.
 TEST(Recipes, HaveALowerRateForFewerTokens) {
     const Recipe& r = recipes.front();
+    const auto lr = [](const Recipe& recipe, int64_t vocab) { return recipe.rates_for(vocab, 2).lr; };
     EXPECT_EQ(r.vocab, 8192);
-    EXPECT_DOUBLE_EQ(r.lr_for(8192), r.lr);
-    EXPECT_DOUBLE_EQ(r.lr_for(1024), 0.003);
-    EXPECT_DOUBLE_EQ(r.lr_for(256), 0.003) << "bytes";
-    EXPECT_DOUBLE_EQ(r.lr_for(50257), r.lr);
-    EXPECT_NEAR(r.lr_for(4096), 0.0076, 1e-4);
-    for (const Recipe& each : recipes) EXPECT_DOUBLE_EQ(each.lr_for(256), std::min(each.lr, 0.003));
+    EXPECT_DOUBLE_EQ(lr(r, 8192), r.rates.lr);
+    EXPECT_DOUBLE_EQ(lr(r, 1024), 0.003);
+    EXPECT_DOUBLE_EQ(lr(r, 256), 0.003) << "bytes";
+    EXPECT_DOUBLE_EQ(lr(r, 50257), r.rates.lr);
+    EXPECT_NEAR(lr(r, 4096), 0.0076, 1e-4);
+    for (const Recipe& each : recipes) EXPECT_DOUBLE_EQ(lr(each, 256), std::min(each.rates.lr, 0.003));
+}
+
+TEST(Recipes, HaveLowerRatesForATextThatIsNotReadTwice) {
+    for (const Recipe& r : recipes) {
+        EXPECT_LE(r.of_new_text.lr, r.rates.lr);
+        EXPECT_LE(r.of_new_text.muon_lr, r.rates.muon_lr);
+    }
+    const Recipe& r = recipes[2];
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).lr, 0.006);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).muon_lr, 0.012);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1.1).lr, 0.012);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1.1).muon_lr, 0.02);
+    EXPECT_DOUBLE_EQ(r.rates_for(1024, 1).lr, 0.003);
 }
 
 TEST(Recipes, HaveLargerModelsForFewTokensAndAsManyTokensInAStep) {
