@@ -55,8 +55,8 @@ struct Recipe {
 inline constexpr std::array recipes = {
     Recipe{7e12, {2, 64, 64, 32}, 8192, {0.012}, true, {4, 64, 128, 16}},
     Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}},
-    Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, true, {6, 128, 128, 16}, {0.006, 0.012}},
-    Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, true, {6, 192, 128, 16}, {0.006, 0.012}},
+    Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, true, {6, 128, 128, 16}, {0.006, 0.007}},
+    Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, true, {6, 192, 128, 16}, {0.006, 0.007}},
     Recipe{7e14, {6, 192, 256, 16}, 8192, {0.006}, false},
     Recipe{2.2e15, {6, 256, 256, 16}, 16384, {0.004}, false},
     Recipe{7e15, {8, 288, 512, 16}, 16384, {0.003}, false},
@@ -124,7 +124,7 @@ inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.079}, Me
                                                   MeasuredRun{4.6e13, 1.047}, MeasuredRun{1.5e14, 1.021},
                                                   MeasuredRun{5e14, 1.009}};
 inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.197}, MeasuredRun{2.2e13, 1.154},
-                                      MeasuredRun{4.6e13, 1.096}, MeasuredRun{1.5e14, 1.066},
+                                      MeasuredRun{4.6e13, 1.092}, MeasuredRun{1.5e14, 1.066},
                                       MeasuredRun{5e14, 1.052},   MeasuredRun{2.2e15, 0.963}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},

@@ -356,7 +356,7 @@ TEST(Recipes, HaveLowerRatesForATextThatIsNotReadTwice) {
     }
     const Recipe& r = recipes[2];
     EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).lr, 0.006);
-    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).muon_lr, 0.012);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).muon_lr, 0.007);
     EXPECT_DOUBLE_EQ(r.rates_for(65536, 1.1).lr, 0.012);
     EXPECT_DOUBLE_EQ(r.rates_for(65536, 1.1).muon_lr, 0.02);
     EXPECT_DOUBLE_EQ(r.rates_for(1024, 1).lr, 0.003);
