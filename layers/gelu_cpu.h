@@ -12,7 +12,8 @@ struct GeluParts {
 };
 // value = x * s,  s = sigmoid(2u) = 1 / (1 + e),  e = e^-2u,  u = sqrt(2/pi) * (x + 0.044715 x³)
 // derivative = s + x * s * (1 - s) * d(2u)/dx,  where 1 - s = e * s without cancellation
-// y is x where that matters: below -10.07 e is infinite and s is 0, and above 9.9 s is 1.
+// y is x where that matters, and keeps e's power within the bounds of exp2_of_bounded: below -10.07 e is infinite and s
+// is 0, and above 9.9 s is 1.
 inline GeluParts gelu_parts(simd::vfloat x) {
     constexpr double linear = 2 * gelu_scale, cubic = linear * gelu_cubic, log2e = std::numbers::log2e;
     const simd::vfloat y = simd::min(simd::set1(9.9f), simd::max(simd::set1(-10.07f), x)), yy = y * y;

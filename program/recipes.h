@@ -14,9 +14,9 @@ struct Shape {
     int64_t layers, channels, context, batch;
     constexpr int64_t heads() const { return channels / 32; }
 };
-// AdamW's, and that of the blocks' matrices, which NorMuon updates: its default.
 struct Rates {
-    double lr, muon_lr = 0.02;
+    double lr;                           // AdamW's
+    std::optional<double> muon_lr = {};  // of the blocks' matrices, which NorMuon updates; empty: --muon-lr's default
 };
 struct Recipe {
     double flops;  // of the whole training, for which this is best

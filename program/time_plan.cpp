@@ -233,8 +233,8 @@ void choose_recipe(Options& options, Ranks& ranks) {
     if (!options.given("model")) {
         for (const auto& choice : choices_of(recipe, options, vocab)) choices.push_back(choice);
         choices.emplace_back("lr", text(rates.lr));
-        const bool muon = !options.given("optimizer") || options.optimizer != "adamw";
-        if (muon && rates.muon_lr != options.muon_lr) choices.emplace_back("muon-lr", text(rates.muon_lr));
+        const bool has_muon = !options.given("optimizer") || options.optimizer != "adamw";
+        if (has_muon && rates.muon_lr) choices.emplace_back("muon-lr", text(*rates.muon_lr));
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
