@@ -139,7 +139,7 @@ Prompt read_prompt(const Options& options, const Tokenizer& tokenizer, int64_t v
                 print_notes({std::string(option) + ": " + note});
         }
         const AddedTokens& added = tokenizer.added();
-        const std::string found = added.note(option, added.count_special(prompt.ids.data(), std::ssize(prompt.ids)));
+        const std::string found = added.note(option, added.count_special(prompt.ids));
         if (!found.empty()) std::fprintf(stderr, "%s\n", found.c_str());  // standard output contains only the text
         check_prompt(option, prompt.ids, tokenizer, vocab);
         return prompt;
@@ -327,7 +327,7 @@ void run_tokenize(const Options& options) {
     std::printf("%s: %" PRId64 " tokens (--tokenizer %s)\n", options.out_path.c_str(), shard.size(),
                 options.tokenizer.c_str());
     const AddedTokens& added = tokenizer->added();
-    AddedTokens::Counts special = added.count_special(shard.tokens(), shard.size());
+    AddedTokens::Counts special = shard.with_ids([&](auto ids) { return added.count_special(ids); });
     if (made.separators > 0 && (special[tokenizer->end_of_text()] -= made.separators) == 0)
         special.erase(tokenizer->end_of_text());
     const std::string found = added.note(options.in_path, special);

@@ -170,14 +170,14 @@ void print_safetensors(std::ostream& out, const std::string& path) {
 }
 
 void print_shard(std::ostream& out, const Shard& shard) {
-    const uint16_t* tokens = shard.tokens();
     out << shard.path()
         << (shard.has_header() ? ": an llm.c token shard, "
                                : ": no header; as token ids alone (nanoGPT's prepare.py), ")
         << grouped(shard.size()) << " tokens";
-    if (shard.size() > 0) out << ", largest id " << *std::max_element(tokens, tokens + shard.size());
+    if (shard.size() > 0)
+        out << ", largest id " << shard.with_ids([](auto ids) { return uint32_t{std::ranges::max(ids)}; });
     out << "\n  first ids";
-    for (int64_t i = 0; i < std::min<int64_t>(shard.size(), 16); i++) out << ' ' << tokens[i];
+    for (int64_t i = 0; i < std::min<int64_t>(shard.size(), 16); i++) out << ' ' << shard[i];
     out << '\n';
 }
 

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "io/model/llmc_files.h"
 #include "program/options.h"
 
 namespace options_table {
@@ -138,7 +139,8 @@ inline const std::vector<OptionRow> rows = {
      "Hugging Face directory; none: the data are shards of token ids without a text form"},
     {"train", tokenize, &O::train_tokenizer, "", "",
      "learn a byte-level BPE of --vocab tokens from TEXT, and write it as OUT.json"},
-    {"vocab", tokenize, &O::vocab, "", "N", "vocabulary size of the tokenizer that --train learns", 257, 65536},
+    {"vocab", tokenize, &O::vocab, "", "N", "vocabulary size of the tokenizer that --train learns", 257,
+     GPT2Limits::vocab},
     {"no-special-tokens", train | tokenize | generate | eval | fixed, &O::no_special_tokens, "", "",
      "tokenize the names of special tokens, such as <|endoftext|>, as ordinary text"},
     {"batch", eval, &O::batch, "4", "N", "batch size: sequences per forward pass", 1, 65536},
@@ -161,7 +163,7 @@ inline const std::vector<OptionRow> rows = {
      "context length: number of position embeddings", 1, 1e6},
     {"vocab", train | fixed, &O::vocab, "0", "N",
      "vocabulary size of a new model (0: the tokenizer's); more, such as 50304, pads the embedding with unused ids", 0,
-     65536},
+     GPT2Limits::vocab},
     {"init", train | optional, &O::init, "", "PATH",
      "fine-tune this model: a run, checkpoint or Hugging Face directory, or an llm.c .bin or .gguf file"},
     {"embedding", train | fixed, &O::embedding, "random", "random|pairs",

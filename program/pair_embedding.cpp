@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 namespace {
@@ -18,11 +19,11 @@ constexpr uint32_t weight_at(int64_t distance) { return static_cast<uint32_t>(mo
 // mutual information is large by chance.
 constexpr double smoothing = 0.875;
 
-std::vector<uint16_t> first_tokens(const Dataset& dataset) {
-    std::vector<uint16_t> tokens;
+std::vector<uint32_t> first_tokens(const Dataset& dataset) {
+    std::vector<uint32_t> tokens;
     for (const Shard& shard : dataset.shards) {
         const int64_t n = std::min(shard.size(), most_tokens - static_cast<int64_t>(tokens.size()));
-        tokens.insert(tokens.end(), shard.tokens(), shard.tokens() + n);
+        shard.copy(0, n, std::back_inserter(tokens));
     }
     return tokens;
 }
@@ -43,7 +44,7 @@ struct Entry {
 using SparseMatrix = std::vector<std::vector<Entry>>;  // by rows
 
 // log(p(a, b) / (p(a) p(b))) where it is positive, with the smoothed p of single tokens.
-SparseMatrix positive_mutual_information(const std::vector<uint16_t>& tokens, int64_t V) {
+SparseMatrix positive_mutual_information(const std::vector<uint32_t>& tokens, int64_t V) {
     const auto n = static_cast<int64_t>(tokens.size());
     const auto rows = static_cast<size_t>(V);
     std::vector<uint32_t> begin(rows + 1), places(tokens.size());
@@ -68,16 +69,16 @@ SparseMatrix positive_mutual_information(const std::vector<uint16_t>& tokens, in
 #pragma omp parallel
     {
         std::vector<uint32_t> weights(rows);
-        std::vector<uint16_t> seen;
+        std::vector<uint32_t> seen;
 #pragma omp for schedule(dynamic, 16)
         for (size_t a = 0; a < rows; ++a) {
             for (size_t p = begin[a]; p < begin[a + 1]; ++p)
                 each_neighbour(places[p], n, [&](int64_t j, uint32_t weight) {
-                    const uint16_t b = tokens[static_cast<size_t>(j)];
+                    const uint32_t b = tokens[static_cast<size_t>(j)];
                     if (weights[b] == 0) seen.push_back(b);
                     weights[b] += weight;
                 });
-            for (const uint16_t b : seen) {
+            for (const uint32_t b : seen) {
                 const double information = std::log(weights[b] / total / (share[a] * share[b]));
                 if (information > 0) matrix[a].push_back({b, static_cast<float>(information)});
                 weights[b] = 0;

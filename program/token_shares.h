@@ -15,7 +15,9 @@ inline std::vector<double> token_shares(const Dataset& dataset, int64_t V) {
     int64_t total = 0;
     for (const Shard& shard : dataset.shards) {
         const int64_t n = std::min(shard.size(), most - total);
-        for (int64_t i = 0; i < n; ++i) ++counts[shard.tokens()[i]];
+        shard.part(0, n).with_ids([&](auto ids) {
+            for (const auto id : ids) ++counts[id];
+        });
         total += n;
     }
     std::vector<double> shares;

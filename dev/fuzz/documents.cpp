@@ -28,7 +28,7 @@ std::string tokens_of(const Texts& texts, const Survey& surveyed, TextPart part,
     for (const WrittenFile& file :
          tokenize_to_shards(texts, surveyed, *bytes, "t.bin", {.chunk_bytes = piece}, part).shards) {
         const Shard shard(file.path);
-        for (int64_t i = 0; i < shard.size(); i++) all += static_cast<char>(shard.tokens()[i]);
+        for (int64_t i = 0; i < shard.size(); i++) all += static_cast<char>(shard[i]);
     }
     return all;
 }

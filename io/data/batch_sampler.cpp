@@ -9,9 +9,9 @@
 namespace {
 
 // One row: `length` ids, and the same moved on by one.
-void copy_row(const uint16_t* tokens, int64_t length, int32_t* x, int32_t* y) {
-    std::copy_n(tokens, length, x);
-    std::copy_n(tokens + 1, length, y);
+void copy_row(const Shard& shard, int64_t begin, int64_t length, int32_t* x, int32_t* y) {
+    shard.copy(begin, length, x);
+    shard.copy(begin + 1, length, y);
 }
 
 // One shard, or several that are read as one.
@@ -24,7 +24,7 @@ public:
     int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
     const std::vector<Shard>& shards() const { return shards_; }
     void row(int64_t begin, int64_t length, int32_t* x, int32_t* y) const {
-        if (shards_.size() == 1) return copy_row(shards_[0].tokens() + begin, length, x, y);
+        if (shards_.size() == 1) return copy_row(shards_[0], begin, length, x, y);
         copy(begin, length, x);
         copy(begin + 1, length, y);
     }
@@ -33,7 +33,7 @@ private:
     void copy(int64_t begin, int64_t length, int32_t* out) const {
         for (size_t s = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin(); length > 0; s++) {
             const int64_t count = std::min(length, ends_[s] - begin);
-            out = std::copy_n(shards_[s].tokens() + shards_[s].size() - (ends_[s] - begin), count, out);
+            out = shards_[s].copy(shards_[s].size() - (ends_[s] - begin), count, out);
             begin += count, length -= count;
         }
     }
@@ -79,11 +79,13 @@ struct Document {
 // Calls use(begin, predictions) for each document of a shard.
 template <class Use>
 void each_document(const Shard& shard, int32_t end_of_text, const Use& use) {
-    const uint16_t *tokens = shard.tokens(), *end = tokens + shard.size();
-    for (const uint16_t *begin = tokens, *next; end - begin > 1; begin = next) {
-        next = std::min(std::find(begin + 1, end, static_cast<uint16_t>(end_of_text)), end - 1);
-        use(begin - tokens, next - begin);
-    }
+    shard.with_ids([&](auto ids) {
+        const auto end = ids.end();
+        for (auto begin = ids.begin(), next = begin; end - begin > 1; begin = next) {
+            next = std::min(std::find(begin + 1, end, static_cast<uint32_t>(end_of_text)), end - 1);
+            use(begin - ids.begin(), next - begin);
+        }
+    });
 }
 
 }  // namespace
@@ -259,5 +261,5 @@ int64_t WindowReader::repeated(int64_t window) const {
 
 void WindowReader::read(int64_t window, int32_t* x, int32_t* y) const {
     const int64_t shard = shard_of(window);
-    copy_row(shards_[shard].tokens() + (window - first_window_[shard]) * stride_, length(window), x, y);
+    copy_row(shards_[shard], (window - first_window_[shard]) * stride_, length(window), x, y);
 }

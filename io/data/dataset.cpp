@@ -13,7 +13,12 @@
 
 namespace {
 
-constexpr int32_t shard_magic = 20240520, shard_version = 1;
+// Of a shard, by its ids: llm.c writes GPT-2's as uint16, and Llama 3's, of which there are more, as uint32.
+struct ShardFormat {
+    int32_t magic, version;
+    int64_t id_bytes;
+};
+constexpr ShardFormat narrow{20240520, 1, sizeof(uint16_t)}, wide{20240801, 7, sizeof(uint32_t)};
 constexpr int64_t header_words = 256, header_bytes = header_words * 4;
 
 std::string in_parentheses(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
@@ -38,7 +43,7 @@ Shard open_headerless(const std::string& path, const Tokenizer& tokenizer) {
 }
 
 // Adds a note if all ids are far below the vocabulary, as when bytes are read as GPT-2 tokens.
-void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_t vocab) {
+void note_low_ids(Dataset& dataset, const std::vector<uint32_t>& largest, int64_t vocab) {
     constexpr int64_t enough_tokens = 10'000, far = 32;
     const int64_t most = largest.empty() ? 0 : *std::max_element(largest.begin(), largest.end());
     if (dataset.tokens() < enough_tokens || most * far >= vocab) return;
@@ -52,7 +57,7 @@ void note_low_ids(Dataset& dataset, const std::vector<uint16_t>& largest, int64_
 Dataset open_given_shards(const std::vector<std::string>& paths, const std::string& source, const Tokenizer& tokenizer,
                           int64_t vocab) {
     Dataset dataset{.shards = {}, .source = source};
-    std::vector<uint16_t> largest;
+    std::vector<uint32_t> largest;
     std::vector<std::string> headerless;
     for (const std::string& path : paths) {
         const bool raw = is_headerless(MappedFile(path));
@@ -71,19 +76,22 @@ Dataset open_given_shards(const std::vector<std::string>& paths, const std::stri
 }
 
 // The largest id, or 0 if the shard is empty.
-uint16_t largest_id(const Shard& shard) {
-    const uint16_t* tokens = shard.tokens();
-    const int64_t size = shard.size();
-    uint16_t largest = 0;
+uint32_t largest_id(const Shard& shard) {
+    return shard.with_ids([](auto ids) {
+        const auto* const tokens = ids.data();
+        const int64_t size = std::ssize(ids);
+        uint32_t largest = 0;
 #pragma omp parallel for simd reduction(max : largest)
-    for (int64_t i = 0; i < size; i++) largest = std::max(largest, tokens[i]);
-    return largest;
+        for (int64_t i = 0; i < size; i++) largest = std::max(largest, uint32_t{tokens[i]});
+        return largest;
+    });
 }
 
 // The index of the first id that is not below `vocab`. The caller knows that there is one.
 int64_t find_beyond(const Shard& shard, int64_t vocab) {
-    const uint16_t* tokens = shard.tokens();
-    return std::find_if(tokens, tokens + shard.size(), [&](uint16_t id) { return id >= vocab; }) - tokens;
+    return shard.with_ids([=](auto ids) -> int64_t {
+        return std::ranges::find_if(ids, [=](int64_t id) { return id >= vocab; }) - ids.begin();
+    });
 }
 
 std::string outside_text(int64_t vocab) { return " is outside the model's vocabulary of " + std::to_string(vocab); }
@@ -96,10 +104,10 @@ void check_text_ids(const Dataset& dataset, TextPart part, const Tokenizer& toke
     for (const Shard& shard : dataset.shards) {
         if (shard.size() > 0 && largest_id(shard) >= vocab) {
             const int64_t at = find_beyond(shard, vocab);
-            const uint16_t id = shard.tokens()[at];
+            const uint32_t id = shard[at];
             throw InputError(dataset.source + ": token " + std::to_string(before + at) + parts[static_cast<int>(part)] +
-                             ": id " + std::to_string(id) + " (" + one_line(tokenizer.token(id)) + ")" +
-                             outside_text(vocab) +
+                             ": id " + std::to_string(id) + " (" + one_line(tokenizer.token(static_cast<int32_t>(id))) +
+                             ")" + outside_text(vocab) +
                              "; remove it from the text, or pass the --tokenizer that the model was trained with");
         }
         before += shard.size();
@@ -120,7 +128,7 @@ Dataset open_part(const DataFiles& found, std::optional<Survey>& surveyed, TextP
     dataset.notes.insert(dataset.notes.end(), tokens.text.begin(), tokens.text.end());
     check_text_ids(dataset, part, tokenizer, vocab);
     for (const Shard& shard : dataset.shards)
-        for (const auto& [id, count] : tokenizer.added().count_special(shard.tokens(), shard.size()))
+        for (const auto& [id, count] : shard.with_ids([&](auto ids) { return tokenizer.added().count_special(ids); }))
             dataset.special[id] += count;
     dataset.separators = tokens.separators;
     if (const auto end = dataset.special.find(tokenizer.end_of_text());
@@ -157,24 +165,39 @@ std::array<int32_t, header_words> read_header(const MappedFile& file) {
     return header;
 }
 
+template <class Id>
+WrittenFile write_ids(const std::string& path, const ShardFormat& format, const std::vector<Id>& tokens) {
+    const int64_t size = std::ssize(tokens);
+    if (size > int64_t{UINT32_MAX})
+        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
+                  "write several shards");
+    std::array<int32_t, header_words> header{format.magic, format.version, static_cast<int32_t>(size)};
+    FileWriter file(path);
+    file.write(header.data(), header_bytes);
+    file.write(tokens.data(), format.id_bytes * size);
+    return file.commit();
+}
+
 }  // namespace
 
 Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>(path)) {
     const auto header = read_header(*file_);
-    if (header[0] != shard_magic)
+    is_wide_ = header[0] == wide.magic;
+    const ShardFormat& format = is_wide_ ? wide : narrow;
+    if (header[0] != format.magic)
         bad_input(path, "magic number",
                   std::to_string(header[0]) + in_parentheses(kind_of(first_bytes(*file_, 64)).name),
-                  std::to_string(shard_magic) + " (an llm.c token shard)",
+                  std::to_string(narrow.magic) + " or " + std::to_string(wide.magic) + " (an llm.c token shard)",
                   "pass an llm.c shard; the name of a text file must not end in .bin");
-    if (header[1] != shard_version)
-        bad_input(path, "version", std::to_string(header[1]), std::to_string(shard_version), "write the shard again");
+    if (header[1] != format.version)
+        bad_input(path, "version", std::to_string(header[1]), std::to_string(format.version), "write the shard again");
     size_ = static_cast<uint32_t>(header[2]);
-    const int64_t expected = header_bytes + 2 * size_;
+    const int64_t expected = header_bytes + format.id_bytes * size_;
     if (file_->size() != expected)
         bad_input(path, "size", std::to_string(file_->size()) + " bytes",
                   std::to_string(expected) + " bytes for the header's " + std::to_string(size_) + " tokens",
                   "copy the shard again or write it again");
-    tokens_ = reinterpret_cast<const uint16_t*>(file_->data() + header_bytes);
+    ids_ = file_->data() + header_bytes;
 }
 
 // nanoGPT's prepare.py writes token ids without a header. A file is read as such only if it is nothing else: not of a
@@ -190,13 +213,13 @@ bool is_headerless(const MappedFile& file) {
 Shard Shard::headerless(const std::string& path) {
     Shard shard(std::make_shared<const MappedFile>(path));
     shard.size_ = shard.file_->size() / 2;
-    shard.tokens_ = reinterpret_cast<const uint16_t*>(shard.file_->data());
+    shard.ids_ = shard.file_->data();
     return shard;
 }
 
 Shard Shard::part(int64_t begin, int64_t end) const {
     Shard shard = *this;
-    shard.tokens_ = tokens_ + begin;
+    shard.ids_ = ids_ + begin * (is_wide_ ? wide : narrow).id_bytes;
     shard.size_ = end - begin;
     return shard;
 }
@@ -207,25 +230,20 @@ int64_t Dataset::tokens() const {
     return sum;
 }
 
-uint16_t check_ids(const Shard& shard, int64_t vocab) {
-    const uint16_t largest = largest_id(shard);
+uint32_t check_ids(const Shard& shard, int64_t vocab) {
+    const uint32_t largest = largest_id(shard);
     if (shard.size() == 0 || largest < vocab) return largest;
     const int64_t at = find_beyond(shard, vocab);
-    throw InputError(shard.path() + ": token " + std::to_string(at) + ": id " + std::to_string(shard.tokens()[at]) +
+    throw InputError(shard.path() + ": token " + std::to_string(at) + ": id " + std::to_string(shard[at]) +
                      outside_text(vocab) + (shard.has_header() ? "" : " (no header: all of it is read as token ids)") +
                      "; pass the --tokenizer that the shard was made with, or a larger --vocab for a new model");
 }
 
 WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
-    const int64_t size = std::ssize(tokens);
-    if (size > int64_t{UINT32_MAX})
-        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
-                  "write several shards");
-    std::array<int32_t, header_words> header{shard_magic, shard_version, static_cast<int32_t>(size)};
-    FileWriter file(path);
-    file.write(header.data(), header_bytes);
-    file.write(tokens.data(), 2 * size);
-    return file.commit();
+    return write_ids(path, narrow, tokens);
+}
+WrittenFile write_wide_shard(const std::string& path, const std::vector<uint32_t>& tokens) {
+    return write_ids(path, wide, tokens);
 }
 
 Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokenizer& tokenizer,
@@ -273,8 +291,9 @@ uint32_t fingerprint(const Datasets& datasets) {
         for (const Shard& shard : dataset->shards) {
             const int64_t count = std::min(end, shard.size());
             sums.push_back(static_cast<uint32_t>(shard.size()));
-            for (const uint16_t* tokens : {shard.tokens(), shard.tokens() + shard.size() - count})
-                sums.push_back(checksum(tokens, 2 * count));
+            for (const Shard& part : {shard.part(0, count), shard.part(shard.size() - count, shard.size())})
+                sums.push_back(
+                    part.with_ids([](auto ids) { return checksum(ids.data(), std::ssize(std::as_bytes(ids))); }));
         }
     }
     return checksum(sums.data(), 4 * std::ssize(sums));

@@ -1,9 +1,11 @@
-// Token streams on disk. A stream is a list of llm.c shards (magic 20240520, uint16 ids), which are mapped into memory
-// and never read as a whole; a text file is tokenized once into such shards.
+// Token streams on disk. A stream is a list of llm.c shards, of uint16 ids (magic 20240520) or of uint32 ids
+// (20240801), which are mapped into memory and never read as a whole; a text file is tokenized once into such shards.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,16 +21,31 @@ public:
     explicit Shard(const std::string& path);  // checks magic, version and size; throws InputError
     // Opens a file of ids without a header, as nanoGPT's prepare.py writes it.
     static Shard headerless(const std::string& path);
-    bool has_header() const { return reinterpret_cast<const uint8_t*>(tokens_) != file_->data(); }
+    bool has_header() const { return ids_ != file_->data(); }
     Shard part(int64_t begin, int64_t end) const;
-    const uint16_t* tokens() const { return tokens_; }
     int64_t size() const { return size_; }  // tokens
+    // Returns use(ids), with the ids as a span of uint16_t or of uint32_t.
+    template <class Use>
+    auto with_ids(const Use& use) const {
+        const auto count = static_cast<size_t>(size_);
+        return is_wide_ ? use(std::span(reinterpret_cast<const uint32_t*>(ids_), count))
+                        : use(std::span(reinterpret_cast<const uint16_t*>(ids_), count));
+    }
+    uint32_t operator[](int64_t i) const {
+        return with_ids([=](auto ids) -> uint32_t { return ids[static_cast<size_t>(i)]; });
+    }
+    // Copies `count` ids from `begin` on, and returns the end of the copy.
+    template <class Out>
+    Out copy(int64_t begin, int64_t count, Out out) const {
+        return with_ids([&](auto ids) { return std::copy_n(ids.begin() + begin, count, out); });
+    }
     const std::string& path() const { return file_->path(); }
 
 private:
     explicit Shard(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
     std::shared_ptr<const MappedFile> file_;
-    const uint16_t* tokens_ = nullptr;
+    const uint8_t* ids_ = nullptr;
+    bool is_wide_ = false;
     int64_t size_ = 0;
 };
 
@@ -73,7 +90,8 @@ Dataset open_dataset(const DataNames& data, const Tokenizer& tokenizer, const st
 bool is_headerless(const MappedFile& file);
 
 // Returns the largest id. Throws InputError naming the first id that is not below `vocab`.
-uint16_t check_ids(const Shard& shard, int64_t vocab);
+uint32_t check_ids(const Shard& shard, int64_t vocab);
 
 // Writes tokens as an llm.c shard, whole or not at all (temporary name, fsync, rename).
 WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens);
+WrittenFile write_wide_shard(const std::string& path, const std::vector<uint32_t>& tokens);

@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <span>
+#include <variant>
 
 #include "io/file/checksum.h"
 #include "io/data/dataset.h"
@@ -44,12 +45,6 @@ void encode_pieces(std::span<const TextPiece> pieces, const Tokenizer& tokenizer
 
 int64_t group_bytes(const TokenizeLimits& limits) { return 2 * omp_get_max_threads() * limits.chunk_bytes; }
 
-void check_vocabulary(const Tokenizer& tokenizer) {
-    if (tokenizer.vocab() > UINT16_MAX + 1)
-        bad_input(tokenizer.name(), "vocabulary", std::to_string(tokenizer.vocab()),
-                  "at most 65536 (shards hold uint16)", "use a tokenizer with a smaller vocabulary");
-}
-
 std::string numbered(const std::string& path, int64_t number) {
     char suffix[32];
     std::snprintf(suffix, sizeof suffix, "_%06lld.bin", static_cast<long long>(number));
@@ -59,8 +54,10 @@ std::string numbered(const std::string& path, int64_t number) {
 // Writes shards one after the other. The destructor removes them unless finish() was called.
 class ShardWriter {
 public:
-    ShardWriter(std::string path, int64_t limit, int64_t reserve) : path_(std::move(path)), limit_(limit) {
-        buffer_.reserve(static_cast<size_t>(std::min(limit, reserve)));
+    // For ids below `vocab`. `most` is how many there can be.
+    ShardWriter(std::string path, int64_t vocab, int64_t limit, int64_t most) : path_(std::move(path)), limit_(limit) {
+        if (vocab > UINT16_MAX + 1) buffer_ = std::vector<uint32_t>();
+        std::visit([=](auto& ids) { ids.reserve(static_cast<size_t>(std::min(limit, most))); }, buffer_);
     }
     ~ShardWriter() {
         std::error_code ignored;
@@ -68,10 +65,14 @@ public:
             for (const WrittenFile& shard : shards_) fs::remove(shard.path, ignored);
     }
     void append(const std::vector<int32_t>& ids) {
-        for (const int32_t id : ids) {
-            if (std::ssize(buffer_) == limit_) flush(numbered(path_, std::ssize(shards_)));
-            buffer_.push_back(static_cast<uint16_t>(id));
-        }
+        std::visit(
+            [&]<class Id>(std::vector<Id>& buffer) {
+                for (const int32_t id : ids) {
+                    if (std::ssize(buffer) == limit_) flush(numbered(path_, std::ssize(shards_)));
+                    buffer.push_back(static_cast<Id>(id));
+                }
+            },
+            buffer_);
     }
     std::vector<WrittenFile> finish() {
         flush(shards_.empty() ? path_ : numbered(path_, std::ssize(shards_)));
@@ -81,12 +82,17 @@ public:
 
 private:
     void flush(const std::string& path) {
-        shards_.push_back(write_shard(path, buffer_));
-        buffer_.clear();
+        if (auto* const narrow = std::get_if<0>(&buffer_)) {
+            shards_.push_back(write_shard(path, *narrow));
+            narrow->clear();
+        } else {
+            shards_.push_back(write_wide_shard(path, std::get<1>(buffer_)));
+            std::get<1>(buffer_).clear();
+        }
     }
     std::string path_;
     int64_t limit_;
-    std::vector<uint16_t> buffer_;
+    std::variant<std::vector<uint16_t>, std::vector<uint32_t>> buffer_;
     std::vector<WrittenFile> shards_;
     bool finished_ = false;
 };
@@ -253,8 +259,7 @@ void make_room(const std::string& directory, const std::string& name) {
 
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits) {
-    check_vocabulary(tokenizer);
-    ShardWriter writer(path, limits.shard_tokens, std::ssize(text));
+    ShardWriter writer(path, tokenizer.vocab(), limits.shard_tokens, std::ssize(text));
     TextGroups groups(tokenizer.added(), limits.chunk_bytes, group_bytes(limits), [&](const auto& pieces) {
         encode_pieces(pieces, tokenizer, [&](const auto& ids, bool) { writer.append(ids); });
     });
@@ -266,11 +271,10 @@ std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokeniz
 TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, const Tokenizer& tokenizer,
                                   const std::string& path, const TokenizeLimits& limits, TextPart part,
                                   const ReadProgress& progress) {
-    check_vocabulary(tokenizer);
     const bool has_end = tokenizer.end_of_text() >= 0;
     std::vector<int32_t> separator;  // follows each document
     if (texts.separated()) separator = has_end ? std::vector{tokenizer.end_of_text()} : tokenizer.encode("\n");
-    ShardWriter writer(path, limits.shard_tokens, surveyed.bytes);
+    ShardWriter writer(path, tokenizer.vocab(), limits.shard_tokens, surveyed.bytes);
     TokenizedTexts result;
     TextGroups groups(
         tokenizer.added(), limits.chunk_bytes, group_bytes(limits),
@@ -307,7 +311,6 @@ CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, 
                            const Tokenizer& tokenizer, const std::string& directory, const std::string& name,
                            const ReadProgress& progress) {
     require_text(tokenizer, texts.source, "pass --tokenizer byte|gpt2|FILE, or token shards (NAME.bin)");
-    check_vocabulary(tokenizer);
     json record = describe(texts, part, tokenizer);
     const std::string record_path = directory + "/" + name + ".json";
     CachedTokens tokens;

@@ -16,12 +16,11 @@
 
 struct TokenizeLimits {
     int64_t chunk_bytes = 1 << 20;       // of text per thread at a time
-    int64_t shard_tokens = 250'000'000;  // 500 MB per shard, which are also held in memory
+    int64_t shard_tokens = 250'000'000;  // 500 MB or 1 GB per shard, which are also held in memory
 };
 
 // Writes the tokens of `text` to `path` (X.bin) or, if there are more than limits.shard_tokens, to X_000000.bin,
-// X_000001.bin, … The tokens are the same as if all of the text were encoded at once. Throws InputError, also for a
-// vocabulary whose ids do not fit the shards' uint16.
+// X_000001.bin, … The tokens are the same as if all of the text were encoded at once. Throws InputError.
 std::vector<WrittenFile> tokenize_to_shards(std::string_view text, const Tokenizer& tokenizer, const std::string& path,
                                             const TokenizeLimits& limits = {});
 

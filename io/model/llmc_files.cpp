@@ -102,10 +102,9 @@ std::string llmc_kind(int32_t magic) {
             return "an llm.c debug state";
         case 20240328:
             return "an llm.c tokenizer";
-        case 20240520:
+        case 20240520:  // of uint16
+        case 20240801:  // of uint32
             return "an llm.c token shard";
-        case 20240801:
-            return "an llm.c token shard of uint32 ids (Llama 3)";
         case 20240522:
             return "an llm.c HellaSwag file";
         case 0x04034b50:

@@ -30,5 +30,5 @@ std::string llmc_kind(int32_t magic);
 
 // The largest model sizes that this program accepts, from any kind of file.
 struct GPT2Limits {
-    static constexpr int64_t context = 1 << 20, vocab = 1 << 16, layers = 1 << 10, channels = 1 << 16;
+    static constexpr int64_t context = 1 << 20, vocab = 1 << 20, layers = 1 << 10, channels = 1 << 16;
 };

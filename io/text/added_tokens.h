@@ -39,8 +39,8 @@ public:
 
     // How often each special token occurs in `ids`.
     using Counts = std::map<int32_t, int64_t>;
-    template <class Id>
-    Counts count_special(const Id* ids, int64_t size) const;
+    template <class Ids>
+    Counts count_special(const Ids& ids) const;
     // "data.txt: 60 <|endoftext|> tokens; --no-special-tokens reads them as text", or "" if there are none.
     std::string note(const std::string& source, const Counts& counts) const;
 
@@ -64,8 +64,8 @@ private:
     Search as_they_are_, normalized_;
 };
 
-template <class Id>
-AddedTokens::Counts AddedTokens::count_special(const Id* ids, int64_t size) const {
+template <class Ids>
+AddedTokens::Counts AddedTokens::count_special(const Ids& ids) const {
     Counts counts;
     std::vector<bool> special;
     for (const AddedToken& token : tokens_) {
@@ -73,8 +73,9 @@ AddedTokens::Counts AddedTokens::count_special(const Id* ids, int64_t size) cons
         if (std::ssize(special) <= token.id) special.resize(static_cast<size_t>(token.id) + 1);
         special[static_cast<size_t>(token.id)] = true;
     }
-    for (int64_t i = 0; i < size && !special.empty(); i++) {
-        const auto id = static_cast<size_t>(ids[i]);
+    if (special.empty()) return counts;
+    for (const auto given : ids) {
+        const auto id = static_cast<size_t>(given);
         if (id < special.size() && special[id]) counts[static_cast<int32_t>(id)]++;
     }
     return counts;

@@ -8,6 +8,7 @@
 
 #include "io/file/error.h"
 #include "io/text/byte_symbols.h"
+#include "io/model/llmc_files.h"
 #include "io/text/tokenizer_files.h"
 
 namespace {
@@ -215,10 +216,10 @@ int64_t trained_vocabulary_size(const std::string& spec) {
     int64_t size = 0;
     const auto [end, error] = std::from_chars(spec.data() + 4, spec.data() + spec.size(), size);
     if (error != std::errc{} || end != spec.data() + spec.size() || size < smallest_trained_vocabulary ||
-        size > largest_trained_vocabulary)
+        size > GPT2Limits::vocab)
         throw InputError("--tokenizer: invalid value " + spec + "; give bpe:N with a number of tokens from " +
-                         std::to_string(smallest_trained_vocabulary) + " to " +
-                         std::to_string(largest_trained_vocabulary) + ", such as bpe:4096");
+                         std::to_string(smallest_trained_vocabulary) + " to " + std::to_string(GPT2Limits::vocab) +
+                         ", such as bpe:4096");
     return size;
 }
 

@@ -13,7 +13,7 @@
 AddedTokens added_tokens_to_train(bool special_as_text = false);
 
 // The sizes that a vocabulary can have: <|endoftext|> and the 256 bytes at least, and ids that fit into token shards.
-inline constexpr int64_t smallest_trained_vocabulary = 257, largest_trained_vocabulary = 65536;
+inline constexpr int64_t smallest_trained_vocabulary = 257;
 
 // The size N of a --tokenizer bpe:N, or 0 if `spec` is none of these. Throws InputError for a bad size.
 int64_t trained_vocabulary_size(const std::string& spec);

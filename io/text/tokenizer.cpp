@@ -1,6 +1,8 @@
 #include "io/text/tokenizer.h"
 
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "io/text/byte_pair.h"
 #include "io/file/checksum.h"
@@ -61,12 +63,10 @@ private:
     const Vocabulary vocabulary_;
 };
 
-// Shows ids as numbers, for every id that a shard can hold.
+// Shows ids as numbers.
 class NoTokenizer : public Tokenizer {
 public:
-    explicit NoTokenizer(int32_t end_of_text) : end_of_text_(end_of_text) {
-        for (int id = 0; id <= UINT16_MAX; ++id) numbers_.push_back(std::to_string(id) + " ");
-    }
+    explicit NoTokenizer(int32_t end_of_text) : end_of_text_(end_of_text) {}
     int64_t vocab() const override { return 0; }
     int32_t end_of_text() const override { return end_of_text_; }
     const std::string& name() const override { return name_; }
@@ -74,13 +74,17 @@ public:
         require_text(*this, "the input", "pass --tokenizer");
         return {};
     }
-    std::string_view token(int32_t id) const override { return numbers_.at(static_cast<size_t>(id)); }
+    std::string_view token(int32_t id) const override {
+        const std::lock_guard lock(mutex_);
+        return numbers_.try_emplace(id, std::to_string(id) + " ").first->second;
+    }
     std::vector<WrittenFile> save_hugging_face(const std::string&) const override { return {}; }
 
 private:
     const std::string name_ = "none";
     const int32_t end_of_text_;
-    std::vector<std::string> numbers_;
+    mutable std::mutex mutex_;
+    mutable std::map<int32_t, std::string> numbers_;  // those that were asked for, where others' arrival leaves them
 };
 
 class BytePairTokenizer : public Tokenizer {

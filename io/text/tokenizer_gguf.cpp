@@ -10,14 +10,13 @@
 #include "io/file/utf8.h"
 #include "io/text/byte_symbols.h"
 #include "io/text/tokenizer.h"
+#include "io/model/llmc_files.h"
 #include "io/text/tokenizer_files.h"
 
 namespace {
 
 // llama.cpp's token types. The text of a normal token is written in GPT-2's byte symbols, that of others as it is.
 enum TokenType : int32_t { normal = 1, control = 3, user_defined = 4, unused = 5 };
-
-constexpr size_t most_tokens = 1 << 16;  // a token shard has no room for larger ids
 
 // Bytes that UTF-8 never has. llama.cpp takes id 11 for the end of text unless a file names another, and older versions
 // require merges. Where a tokenizer has neither, a file names the token of byte FF, and its merge with itself: a model
@@ -65,9 +64,9 @@ TokenTexts read_token_texts(const GgufFile& file) {
                       "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer");
     TokenTexts tokens{.texts = file.texts("tokenizer.ggml.tokens"), .types = {}};
     const size_t count = tokens.texts.size();
-    if (count > most_tokens)
+    if (count > GPT2Limits::vocab)
         bad_input(file.path(), "tokenizer.ggml.tokens", std::to_string(count) + " tokens",
-                  "at most " + std::to_string(most_tokens), "use a GPT-2 model");
+                  "at most " + std::to_string(GPT2Limits::vocab), "use a GPT-2 model");
     tokens.types.assign(count, normal);
     if (file.has("tokenizer.ggml.token_type")) tokens.types = file.integers("tokenizer.ggml.token_type");
     if (tokens.types.size() != count)

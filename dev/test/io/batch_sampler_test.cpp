@@ -61,7 +61,7 @@ TEST_F(BatchSamplerTest, TokensOfShardsShorterThanABlockAreAllDrawn) {
     for (const auto& sizes : layouts) {
         const Dataset data = dataset(sizes);
         std::vector<int32_t> all;  // in order
-        for (const Shard& shard : data.shards) all.insert(all.end(), shard.tokens(), shard.tokens() + shard.size());
+        for (const Shard& shard : data.shards) shard.copy(0, shard.size(), std::back_inserter(all));
         const int64_t seq = 10;
         BatchSampler sampler(data, 1, seq, 3);
         std::set<int32_t> drawn;
@@ -176,7 +176,7 @@ TEST_F(BatchSamplerTest, WindowsPredictEachTokenButTheFirstOnce) {
             predicted.insert(predicted.end(), y.begin(), y.end());
         }
         for (const Shard& shard : data.shards)
-            for (int64_t i = 1; i < shard.size(); i++) expected.push_back(shard.tokens()[i]);
+            for (int64_t i = 1; i < shard.size(); i++) expected.push_back(static_cast<int32_t>(shard[i]));
         EXPECT_EQ(predicted, expected);
     }
 }
@@ -198,7 +198,7 @@ TEST_F(BatchSamplerTest, OverlappingWindowsScoreEachTokenOnce) {
                 scored.insert(scored.end(), y.begin() + repeated, y.end());
             }
             for (const Shard& shard : data.shards)
-                for (int64_t i = 1; i < shard.size(); i++) expected.push_back(shard.tokens()[i]);
+                for (int64_t i = 1; i < shard.size(); i++) expected.push_back(static_cast<int32_t>(shard[i]));
             EXPECT_EQ(scored, expected) << seq << ", " << stride;
         }
 }
@@ -248,6 +248,29 @@ TEST_F(DocumentBlocks, NoneCrossesABorderAndEachEpochHasAsManyAsFit) {
     EXPECT_EQ(share.used, 6);
     EXPECT_EQ(share.tokens, data.tokens() - 3);
     EXPECT_EQ(share.used_tokens, blocks * seq);
+}
+
+TEST_F(DocumentBlocks, ShardsOf32BitsGiveTheSame) {
+    const Dataset data = documents({{20, 1, 5, 7, 6, 1, 1, 41, -9}, {3, 2}, {8}});
+    Dataset wide = data;
+    for (Shard& shard : wide.shards) {
+        std::vector<uint32_t> ids;
+        shard.copy(0, shard.size(), std::back_inserter(ids));
+        for (uint32_t& id : ids) id += 100'000;
+        const std::string name = path("wide" + std::to_string(ids.size()) + ".bin");
+        write_wide_shard(name, ids);
+        shard = Shard(name);
+    }
+    constexpr int32_t more = 100'000;
+    for (const int32_t end_of_text : {0, -1}) {
+        BatchSampler narrow(data, 2, 6, 7, end_of_text), of_wide(wide, 2, 6, 7, end_of_text < 0 ? -1 : more);
+        for (int i = 0; i < 30; i++) {
+            std::vector<Block> expected = draw(narrow, 1, 2, 6);
+            for (Block& block : expected)
+                for (int32_t& id : block) id += more;
+            EXPECT_EQ(draw(of_wide, 1, 2, 6), expected);
+        }
+    }
 }
 
 TEST_F(DocumentBlocks, ItsStateIsOneNumber) {

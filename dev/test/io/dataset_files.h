@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,6 +73,12 @@ protected:
     }
     const std::string& directory = root;
 };
+
+inline std::vector<int32_t> ids_of(const Shard& shard) {
+    std::vector<int32_t> ids;
+    shard.copy(0, shard.size(), std::back_inserter(ids));
+    return ids;
+}
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -60,7 +60,7 @@ private:
 std::string text_of(const Dataset& dataset) {
     std::string text;
     for (const Shard& shard : dataset.shards)
-        for (int64_t i = 0; i < shard.size(); i++) text.push_back(static_cast<char>(shard.tokens()[i]));
+        for (int64_t i = 0; i < shard.size(); i++) text.push_back(static_cast<char>(shard[i]));
     return text;
 }
 
@@ -73,8 +73,27 @@ TEST_F(DatasetTest, ShardRoundTripsInLlmcsLayout) {
     EXPECT_EQ(bytes, header({20240520, 1, 5}) + std::string("\xfd\xff\xfe\xff\xff\xff\x00\x00\x01\x00", 10));
     const Shard opened(file);
     EXPECT_EQ(opened.size(), 5);
-    EXPECT_EQ(opened.tokens()[0], 65533);
+    EXPECT_EQ(opened[0], 65533);
     EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 1) << "a temporary file was left";
+}
+
+TEST_F(DatasetTest, WideShardRoundTripsInLlmcsLayout) {
+    const std::string file = path("wide.bin");
+    write_wide_shard(file, {65536, 7, 0x12345});
+    std::ifstream in(file, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    EXPECT_EQ(bytes, header({20240801, 7, 3}) + std::string("\x00\x00\x01\x00\x07\x00\x00\x00\x45\x23\x01\x00", 12));
+    const Shard opened(file);
+    EXPECT_EQ(ids_of(opened), (std::vector<int32_t>{65536, 7, 0x12345}));
+    EXPECT_EQ(ids_of(opened.part(1, 3)), (std::vector<int32_t>{7, 0x12345}));
+    EXPECT_EQ(opened[2], 0x12345u);
+    std::ostringstream info;
+    print_info(file, info);
+    EXPECT_CONTAINS(info.str(), "an llm.c token shard, 3 tokens, largest id 74565\n  first ids 65536 7 74565");
+    EXPECT_EQ(check_ids(opened, 0x12346), 0x12345u);
+    EXPECT_CONTAINS(error_of([&] { check_ids(opened, 0x12345); }), "token 2: id 74565 is outside");
+    write_wide_shard(file, {UINT32_MAX, 1});
+    EXPECT_CONTAINS(error_of([&] { open_dataset(file, Bytes(100'000), path("cache")); }), "token 0: id 4294967295");
 }
 
 TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
@@ -89,6 +108,8 @@ TEST_F(DatasetTest, BadShardsNameFileFieldAndNumbers) {
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abc"), "found 1027 bytes, expected 1028 bytes");
     EXPECT_CONTAINS(open(header({20240520, 1, 2}) + "abcde"), "found 1029 bytes, expected 1028 bytes");
     EXPECT_CONTAINS(open(header({20240520, 1, -1})), "expected 8589935614 bytes for the header's 4294967295 tokens");
+    EXPECT_CONTAINS(open(header({20240801, 1, 0})), "version: found 1, expected 7");
+    EXPECT_CONTAINS(open(header({20240801, 7, 2}) + "abcd"), "found 1028 bytes, expected 1032 bytes");
     EXPECT_CONTAINS(error_of([&] { Shard{path("absent.bin")}; }), "absent.bin: open failed: No such file");
     EXPECT_CONTAINS(error_of([&] { Shard{directory}; }), "a directory");
 }
@@ -170,7 +191,7 @@ TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
     const Bytes gpt2(50257, "gpt2");
     const Dataset data = open_dataset(file, gpt2, directory);
     ASSERT_EQ(data.tokens(), 3000);
-    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), data.shards[0].tokens()));
+    EXPECT_EQ(ids_of(data.shards[0]), std::vector<int32_t>(ids.begin(), ids.end()));
     ASSERT_EQ(data.notes.size(), 1u);
     EXPECT_CONTAINS(data.notes[0], "train.bin: no header, so that all of it is read as token ids");
     std::ostringstream info;
@@ -178,7 +199,7 @@ TEST_F(DatasetTest, IdsWithoutAHeaderAreReadAsNanoGptWritesThem) {
     EXPECT_CONTAINS(info.str(), "no header; as token ids alone (nanoGPT's prepare.py), 3,000 tokens, largest id");
     const Datasets sets = open_datasets(file, "", gpt2, directory);
     EXPECT_EQ(sets.train.tokens(), 2700);
-    EXPECT_EQ(sets.val.shards[0].tokens()[0], ids[2700]);
+    EXPECT_EQ(sets.val.shards[0][0], ids[2700]);
     EXPECT_EQ(sets.train.notes.size(), 1u);
     write("train_2.bin", raw_ids(ids));
     const Dataset both = open_dataset(path("train*.bin"), gpt2, directory);
@@ -215,7 +236,8 @@ TEST_F(DatasetTest, OtherFilesAreNotTakenForIdsWithoutAHeader) {
     refused("PK\3\4" + rest, "(a zip archive, such as a PyTorch checkpoint)");
     refused("\x93NUMPY" + rest, "(a NumPy array)");
     refused("\x1f\x8b\x08" + std::string(1, 'x') + rest, "(gzip data)");
-    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "(an llm.c token shard of uint32 ids (Llama 3))");
+    refused(header({20240801, 7, 100}) + std::string(400, 'x'), "id 2021161080 is outside");
+    refused(header({20240801, 7, 100}) + std::string(200, 'x'), "found 1224 bytes, expected 1424 bytes");
     refused(std::string(4000, '\0'), "magic number: found 0");
     refused(std::string(100, '\0'), "size: found 100 bytes");
     refused(std::string("\1\0\2\0\3\0\4\0\5\0\6\0\7\0\1", 15), "size: found 15 bytes");
@@ -249,10 +271,10 @@ TEST_F(DatasetTest, GlobsAreSortedAndTheLastShardIsHeldOut) {
     shard("c_2.bin", 30, 2000), shard("c_0.bin", 10, 0), shard("c_1.bin", 20, 1000);
     const Datasets sets = open_datasets(path("c_*.bin"), "", Bytes(65536), directory);
     ASSERT_EQ(sets.train.shards.size(), 2u);
-    EXPECT_EQ(sets.train.shards[0].tokens()[0], 0);
-    EXPECT_EQ(sets.train.shards[1].tokens()[0], 1000);
+    EXPECT_EQ(sets.train.shards[0][0], 0);
+    EXPECT_EQ(sets.train.shards[1][0], 1000);
     ASSERT_EQ(sets.val.shards.size(), 1u);
-    EXPECT_EQ(sets.val.shards[0].tokens()[0], 2000);
+    EXPECT_EQ(sets.val.shards[0][0], 2000);
     EXPECT_EQ(sets.val.tokens(), 30);
 }
 
@@ -260,7 +282,7 @@ TEST_F(DatasetTest, TheOnlyShardLosesItsLastTenth) {
     const Datasets sets = open_datasets(shard("one.bin", 105), "", Bytes(65536), directory);
     EXPECT_EQ(sets.train.tokens(), 94);
     EXPECT_EQ(sets.val.tokens(), 11);
-    EXPECT_EQ(sets.val.shards[0].tokens()[0], 94);
+    EXPECT_EQ(sets.val.shards[0][0], 94);
 }
 
 // Checkpoints contain the fingerprint: if it changed, a resumed run would report that its data has changed.
@@ -378,7 +400,7 @@ TEST_F(DatasetTest, ChunksEncodeAsTheWholeDoes) {
         const auto whole = tokenizer.encode(text);
         tokenize_to_shards(text, tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
         const Shard shard(path("t.bin"));
-        ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), whole);
+        ASSERT_EQ(ids_of(shard), whole);
     }
     EXPECT_GT(cuts, 300) << "the cuts that the test is about";
 }
@@ -408,7 +430,7 @@ TEST_F(DatasetTest, AddedTokensAreNotCut) {
         for (int i = 0; i < 2000; i++) text += parts[random() % parts.size()];
         tokenize_to_shards(text, *tokenizer, path("t.bin"), {.chunk_bytes = 1 + round, .shard_tokens = 1 << 20});
         const Shard shard(path("t.bin"));
-        ASSERT_EQ(std::vector<int32_t>(shard.tokens(), shard.tokens() + shard.size()), tokenizer->encode(text));
+        ASSERT_EQ(ids_of(shard), tokenizer->encode(text));
     }
 }
 
@@ -576,11 +598,34 @@ TEST_F(DatasetTest, TokensMadeWithSpecialTokensAsTextAreOthers) {
     }
 }
 
-TEST_F(DatasetTest, VocabulariesBeyondSixteenBitsAreRefused) {
+// A tokenizer whose ids need more than 16 bits.
+class LargeIds : public Bytes {
+public:
+    LargeIds() : Bytes(100'000, "large ids") {}
+    std::vector<int32_t> encode(std::string_view text) const override {
+        std::vector<int32_t> ids = Bytes::encode(text);
+        for (int32_t& id : ids) id += 99'000;
+        return ids;
+    }
+};
+
+TEST_F(DatasetTest, LargeVocabulariesHaveIdsOf32BitsInTheCache) {
     const std::string text = write("t.txt", "some text");
-    EXPECT_CONTAINS(error_of([&] { open_dataset(text, Bytes(65537), path("cache")); }),
-                    "found 65537, expected at most 65536");
-    EXPECT_FALSE(fs::exists(path("cache")));
+    const LargeIds tokenizer;
+    for (int i = 0; i < 2; i++) {
+        const Dataset data = open_dataset(text, tokenizer, path("cache"));
+        ASSERT_EQ(data.shards.size(), 1u);
+        EXPECT_EQ(ids_of(data.shards[0]), tokenizer.encode("some text"));
+    }
+    EXPECT_EQ(tokenizer.encoded_bytes, 3 * 9) << "the second time they are read from the cache";
+    const auto several = tokenize_to_shards("some text", tokenizer, path("x.bin"), {.shard_tokens = 4});
+    ASSERT_EQ(several.size(), 3u);
+    EXPECT_EQ(ids_of(Shard(several[1].path)), tokenizer.encode(" tex"));
+    EXPECT_EQ(ids_of(Shard(several[2].path)), tokenizer.encode("t"));
+    const std::string error = error_of([&] { open_dataset(text, tokenizer, path("cache"), 99'100); });
+    EXPECT_CONTAINS(error, "token 0: id 99115 (\"+\") is outside the model's vocabulary of 99100");
+    open_dataset(text, Bytes(65536), path("cache"));
+    EXPECT_EQ(fs::file_size(path("cache/data.bin")), 1024u + 2 * 9) << "ids that fit in 16 bits have 16";
 }
 
 TEST_F(DatasetTest, TooLittleTextNamesTheNumbers) {

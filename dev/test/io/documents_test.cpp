@@ -39,7 +39,7 @@ protected:
     }
     static Ids ids_of(const Dataset& data) {
         Ids ids;
-        for (const Shard& shard : data.shards) ids.insert(ids.end(), shard.tokens(), shard.tokens() + shard.size());
+        for (const Shard& shard : data.shards) shard.copy(0, shard.size(), std::back_inserter(ids));
         return ids;
     }
     // A byte-level BPE of some merges and end-of-text.

@@ -192,7 +192,7 @@ TEST_F(ModelDirectory, RefusesOtherConfigurations) {
     bad("add_cross_attention", true, {"found true, expected false"});
     bad("n_inner", 15, {"found 15, expected null or 16"});
     bad("n_head", 3, {"n_embd", "found 4", "multiple of n_head, 3"});
-    bad("vocab_size", 65537, {"65537", "1 to 65536"});
+    bad("vocab_size", 1048577, {"1048577", "1 to 1048576"});
     for (const char* key : {"n_positions", "vocab_size", "n_layer", "n_embd", "n_head"}) {
         for (const json& value : {json(0), json(-1), json(1e18), json(1.5), json("12"), json(nullptr), json(INT64_MIN),
                                   json(UINT64_MAX), json::array({1})})

@@ -29,7 +29,7 @@ protected:
     static std::string bytes_of(const Dataset& data) {
         std::string bytes;
         for (const Shard& tokens : data.shards)
-            for (int64_t i = 0; i < tokens.size(); i++) bytes += static_cast<char>(tokens.tokens()[i]);
+            for (int64_t i = 0; i < tokens.size(); i++) bytes += static_cast<char>(tokens[i]);
         return bytes;
     }
     // Opens the cache, whose tokens must be the text's. Returns the messages.
