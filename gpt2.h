@@ -1,6 +1,7 @@
 // THE MODEL: GPT-2 (Radford et al. 2019), a pre-norm transformer over flat buffers, written once for every device.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -173,6 +174,7 @@ public:
         classifier_tokens = sampler->expected_tokens(acts.losses.piece());
         sampled_wte = allocate<scalar>(dev, config.vocab * config.channels);
         dsampled_wte = allocate<wide>(dev, config.vocab * config.channels);
+        used_rows.assign(static_cast<size_t>(config.vocab), 1);
     }
 
     void prefetch(const int32_t* x, const int32_t* y, int64_t B, int64_t T) override {
@@ -182,6 +184,7 @@ public:
     // subtrees[l], a sum of 2^l shards, waits for the subtree on its right, as a bit of a binary counter for its carry.
     void end_shard(int64_t shard) override {
         size_t level = 0;
+        if (!subtrees.empty()) std::ranges::fill(used_rows, uint8_t{1});  // by any of the shards
         for (; shard >> level & 1; ++level) add(dev, gradients.get(), subtrees[level].get(), table.size);
         if (level == subtrees.size()) return;  // that was the last shard
         copy(dev, subtrees[level].get(), gradients.get(), table.size);
@@ -210,6 +213,9 @@ public:
             block_backward(l, B, T, dropout);
         }
         if (dropout.on()) apply_dropout(dev, a(acts.dresidual1), a(acts.dresidual1), no_residual, dropout, B, T, C);
+        if constexpr (can_sample)
+            if (sampler)
+                for (int64_t n = 0; n < N; ++n) used_rows[static_cast<size_t>(tokens[n])] = 1;
         embedding_backward(dev, dw(table.wte), dw(table.wpe), a(acts.dresidual1), tokens, B, T, C);
     }
 
@@ -270,6 +276,8 @@ public:
         replay(dev, {0, 0, static_cast<int64_t>(params.optimizer), rounding_seed.has_value()}, [&] {
             if (shared)
                 decide_by_sums(dev, status.get(), run_squares.get(), global_norm::runs(table.size), of_step);
+            else if constexpr (can_sample)
+                decide(dev, status.get(), gradients.get(), table.size, of_step, embedding_rows());
             else
                 decide(dev, status.get(), gradients.get(), table.size, of_step);
             apply_update(of_step, params.optimizer);
@@ -349,10 +357,16 @@ public:
     std::optional<SoftmaxSampler> sampler;
     Buffer<scalar> sampled_wte;  // (V,C) at most, of a batch's sample, with its gradient
     Buffer<wide> dsampled_wte;
+    std::vector<uint8_t> used_rows;  // (V), with a sampler: 0 where the token embeddings have no gradients
     Buffer<StepStatus> status;
     bool accumulate = false;  // false: `gradients` is stale or zero, and matmuls write to it with = instead of +=
 
 private:
+    // The token embeddings are the first of the parameters. Without a sampler nothing is known of their rows.
+    UsedRows embedding_rows() const {
+        return sampler ? UsedRows{used_rows.data(), config.vocab, config.channels} : UsedRows{};
+    }
+
     // The classifier's forward and backward over a sample of the vocabulary.
     void sampled_classifier(const int32_t* targets, int64_t N, double scale) {
         if constexpr (can_sample) {
@@ -364,8 +378,12 @@ private:
             classifier_forward_backward(dev, statistics(acts.losses), activations.get() + acts.dlnf.offset, dweight,
                                         activations.get() + acts.lnf.offset, weight, sample.targets.data(), N, C, S,
                                         static_cast<wide>(scale), false, sample.counts.data());
-            if (!accumulate) zero(dev, dwte, table.wte.stride);
+            if (!accumulate) {
+                zero_used(dev, dwte, embedding_rows());
+                std::ranges::fill(used_rows, uint8_t{0});
+            }
             index_add(dev, dwte, dweight, sample.tokens.data(), S, C);
+            for (const int32_t token : sample.tokens) used_rows[static_cast<size_t>(token)] = 1;
         }
     }
 
@@ -470,7 +488,7 @@ private:
             if constexpr (can_sample)
                 if (sampler && p.offset == table.wte.offset) {
                     sparse_adamw_update(dev, weight(at), gradients.get() + at, v.get() + moments, part.size(), params,
-                                        status.get());
+                                        status.get(), ranks.count() > 1 ? UsedRows{} : embedding_rows());
                     continue;
                 }
             adamw_update(dev, weight(at), gradients.get() + at, m.get() + moments, v.get() + moments, part.size(),
@@ -483,6 +501,7 @@ private:
     // slice those of all ranks. Each rank sums the squares of the runs that begin in its slice, for all.
     void sum_over_ranks() {
         if constexpr (sharable) {
+            std::ranges::fill(used_rows, uint8_t{1});  // by any of the ranks
             double loss = 0;
             for (const double of_batch : all_gather(ranks, std::span<const double>(batch_losses))) loss += of_batch;
             batch_losses.clear();

@@ -5,6 +5,7 @@
 
 #include "device/device.h"
 #include "device/update.h"
+#include "layers/used_rows.h"
 
 // For each of n parameters, with gradient g = grad_scale * grad, unless status says to skip the update:
 //   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g²
@@ -42,10 +43,11 @@ inline double sparse_shrink(const UpdateParams& params) {
 //   param = sparse_shrink * param
 //   where grad is not 0:  v = beta2 v + (1 - beta2) g²,  param -= lr * g / (sqrt(v / (1 - beta2^step)) + eps)
 // v is the mean of the squares in the steps that used a row. AdamW's would fade between them, so that each gradient of
-// a rare token would count as much as its first, and its momentum would repeat it for ten steps.
+// a rare token would count as much as its first, and its momentum would repeat it for ten steps. If the rows that the
+// step used are known, the n are all of the embedding, and what pads it.
 template <class T>
 void sparse_adamw_update(Reference<T>&, T* param, const T* grad, T* v, int64_t n, const UpdateParams* params,
-                         const StepStatus* status) {
+                         const StepStatus* status, const UsedRows& = {}) {
     if (!status->apply) return;
     const T beta2 = T(params->beta2), correction2 = T(params->bias_correction2);
     const T lr = T(params->lr), eps = T(params->eps), shrink = T(sparse_shrink(*params));

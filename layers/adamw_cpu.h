@@ -34,24 +34,29 @@ inline void adamw_update(Cpu& dev, float* param, const float* grad, float* m, fl
     }
 }
 
-// As for the Reference. Where all gradients of a run are 0, v is not even read.
+// As for the Reference. Where all gradients of a run are 0, v is not even read; nor are these, if it is a row that is
+// known to be unused.
 inline void sparse_adamw_update(Cpu& dev, float* param, const float* grad, float* v, int64_t n,
-                                const UpdateParams* params, const StepStatus* status) {
+                                const UpdateParams* params, const StepStatus* status, const UsedRows& rows = {}) {
     if (!status->apply) return;
     const float shrink = static_cast<float>(sparse_shrink(*params));
-    const Timed timed(dev, "sparse_adamw_update", 0, (shrink == 1 ? 4.0 : 12.0) * prod(n));
+    const double read = rows.known() ? 20 * prod(rows.count(), rows.columns) : 4 * prod(n);
+    const Timed timed(dev, "sparse_adamw_update", 0, read + (shrink == 1 ? 0 : 8) * prod(n));
     using namespace simd;
     const float grad_scale = static_cast<float>(status->grad_scale);
     const float beta2 = static_cast<float>(params->beta2), rest2 = static_cast<float>(1 - params->beta2);
     const float rate = static_cast<float>(params->lr), eps = static_cast<float>(params->eps);
     const float unbias = static_cast<float>(1 / params->bias_correction2);
-    constexpr int64_t run = 64;
-#pragma omp parallel for schedule(static)
-    for (int64_t begin = 0; begin < n; begin += run) {
-        const int64_t end = std::min(begin + run, n);
+    const int64_t run = rows.known() ? rows.columns : 64, runs = rows.known() ? rows.rows : (n + run - 1) / run;
+    const auto is_zero = [=](int64_t begin, int64_t end) {
         uint32_t any = 0;
         for (int64_t i = begin; i < end; ++i) any |= std::bit_cast<uint32_t>(grad[i]);
-        if (any == 0) {
+        return any == 0;
+    };
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < runs; ++r) {
+        const int64_t begin = r * run, end = std::min(begin + run, n);
+        if (rows.known() ? rows.used[r] == 0 : is_zero(begin, end)) {
             for (int64_t i = begin; shrink != 1 && i < end; ++i) param[i] *= shrink;
             continue;
         }

@@ -8,6 +8,7 @@
 
 #include "device/device.h"
 #include "device/update.h"
+#include "layers/used_rows.h"
 
 namespace global_norm {
 
@@ -18,7 +19,7 @@ constexpr int64_t runs(int64_t n) { return (n + run - 1) / run; }
 }  // namespace global_norm
 
 template <class T>
-double global_norm_squared(Reference<T>&, const T* x, int64_t n) {
+double global_norm_squared(Reference<T>&, const T* x, int64_t n, const UsedRows& = {}) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     return sum;
@@ -52,9 +53,11 @@ void decide_by_sums(Device&, StepStatus* s, const double* sums, int64_t runs, co
     decide_by_norm(s, params);
 }
 
-// Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params.
+// Computes s->squared_norm, grad_scale and apply from all gradients (n), s->loss and the limits in params. The
+// gradients may begin with those of an embedding whose used rows are known.
 template <HostDevice Device, class T>
-void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const UpdateParams* params) {
-    s->squared_norm = global_norm_squared(dev, gradients, n);
+void decide(Device& dev, StepStatus* s, const T* gradients, int64_t n, const UpdateParams* params,
+            const UsedRows& embedding = {}) {
+    s->squared_norm = global_norm_squared(dev, gradients, n, embedding);
     decide_by_norm(s, params);
 }

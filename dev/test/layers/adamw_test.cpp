@@ -213,6 +213,37 @@ TEST(SparseAdamW, DecaysAsMuchAsADecayInEachStep) {
     EXPECT_NEAR(param, std::pow(1 - 0.01 * 0.1, steps), 1e-14);
 }
 
+// The values of unused rows only decay, and their gradients are not read: a NaN in them does not show.
+TEST(SparseAdamW, KnownRowsGiveTheSameBits) {
+    Cpu cpu;
+    for (const int64_t C : {1, 7, 16, 64, 100})
+        for (const int64_t step : {sparse_decay_every - 1, sparse_decay_every}) {
+            SCOPED_TRACE(testing::PrintToString(std::vector{C, step}));
+            const UpdateParams params = at_step({.lr = 0.1, .beta2 = 0.99, .weight_decay = 0.5}, step);
+            constexpr int64_t n = 1003, padding = 3;
+            const int64_t rows = (n - padding) / C;
+            const StepStatus status{.grad_scale = 0.5, .apply = 1};
+            std::vector<uint8_t> used(static_cast<size_t>(rows));
+            for (int64_t v = 0; v < rows; ++v) used[static_cast<size_t>(v)] = v % 3 == 1;
+            generator().seed(5);
+            SparseTensors known(n);
+            generator().seed(5);
+            SparseTensors scanned(n);
+            for (int64_t i = 0; i < n; ++i) {
+                const bool in_use = i < rows * C && used[static_cast<size_t>(i / C)];
+                if (!in_use) known.grad.on(cpu)[i] = NAN, scanned.grad.on(cpu)[i] = 0;
+            }
+            sparse_adamw_update(cpu, known.param.on(cpu), known.grad.on(cpu), known.v.on(cpu), n, &params, &status,
+                                {.used = used.data(), .rows = rows, .columns = C});
+            sparse_adamw_update(cpu, scanned.param.on(cpu), scanned.grad.on(cpu), scanned.v.on(cpu), n, &params,
+                                &status);
+            for (int64_t i = 0; i < rows * C; ++i) {
+                ASSERT_EQ(known.param.on(cpu)[i], scanned.param.on(cpu)[i]) << i;
+                ASSERT_EQ(known.v.on(cpu)[i], scanned.v.on(cpu)[i]) << i;
+            }
+        }
+}
+
 template <class Device>
 void expect_only_decay_without_gradient() {
     SparseTensors t(500);

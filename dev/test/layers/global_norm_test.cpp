@@ -36,6 +36,30 @@ TEST(GlobalNorm, BitsDoNotDependOnTheThreads) {
     });
 }
 
+// Unused rows are 0, so that the bits are the same. They are not read: a NaN in them does not show, if no used row lies
+// in the same run.
+TEST(GlobalNorm, UnusedRowsAreNotRead) {
+    Cpu cpu;
+    constexpr int64_t n = 3 * run + 100;
+    for (const int64_t C : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{100}, run, 2 * run - 1}) {
+        SCOPED_TRACE(C);
+        Values x = random_values(n);
+        const int64_t rows = (n - 90) / C;
+        std::vector<uint8_t> used(static_cast<size_t>(rows));
+        const UsedRows embedding{.used = used.data(), .rows = rows, .columns = C};
+        for (const int64_t first_used : {int64_t{0}, (run - 1) / C, run / C, rows - 1, rows}) {
+            std::ranges::fill(used, uint8_t{0});
+            for (int64_t v = first_used; v < std::min(rows, first_used + 3); ++v) used[static_cast<size_t>(v)] = 1;
+            for (int64_t i = 0; i < n; ++i)
+                x.on(cpu)[i] = i >= rows * C || used[static_cast<size_t>(i / C)] ? 0.01f * static_cast<float>(i) : 0;
+            EXPECT_EQ(global_norm_squared(cpu, x.on(cpu), n, embedding), global_norm_squared(cpu, x.on(cpu), n));
+            if (C > 64 || first_used != rows) continue;
+            x.on(cpu)[run] = NAN;
+            EXPECT_TRUE(std::isfinite(global_norm_squared(cpu, x.on(cpu), n, embedding)));
+        }
+    }
+}
+
 TEST(GlobalNorm, NaNAnywhereShows) {
     Cpu cpu;
     Values x = random_values(2 * run + 37);

@@ -25,6 +25,23 @@ void expect_rows(int64_t V, int64_t C, const std::vector<int32_t>& index) {
     }
 }
 
+template <class Device>
+void expect_zeros(int64_t V, int64_t C) {
+    using T = typename Device::scalar;
+    Device dev;
+    std::vector<uint8_t> used;
+    for (int64_t v = 0; v < V; ++v) used.push_back(v % 4 == 0 || v == V - 1);
+    std::vector<T> x(static_cast<size_t>(V * C + 1), T(3));
+    zero_used(dev, x.data(), {.used = used.data(), .rows = V, .columns = C});
+    for (int64_t i = 0; i < V * C; ++i)
+        EXPECT_EQ(x[static_cast<size_t>(i)], used[static_cast<size_t>(i / C)] ? T(0) : T(3)) << i;
+    EXPECT_EQ(x.back(), T(3));
+}
+
+TEST(IndexRows, UsedOnesBecomeZero) {
+    for (const int64_t C : {1, 7, 33}) expect_zeros<Cpu>(11, C), expect_zeros<Reference<double>>(11, C);
+}
+
 TEST(IndexRows, AreSelectedAndAddedTo) {
     for (const int64_t C : {1, 7, 16, 33})
         for (const std::vector<int32_t>& index :

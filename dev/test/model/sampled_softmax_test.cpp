@@ -174,6 +174,36 @@ TEST(SampledSoftmax, CpuAgreesWithReference) {
     }
 }
 
+// A step begins without the gradients of the one before, also in rows that it does not use itself.
+template <class Device>
+void expect_own_gradients() {
+    Trial<Device> second(4), alone(4);
+    second.step();
+    second.model.update(at_step({.lr = 0, .weight_decay = 0}, 1));
+    for (Trial<Device>* t : {&second, &alone}) {
+        std::ranges::fill(t->x, 1);
+        std::ranges::fill(t->y, 2);
+        t->step();
+    }
+    for (const Parameter& p : alone.model.table.rows) EXPECT_EQ(second.gradients(p), alone.gradients(p)) << p.name;
+}
+
+TEST(SampledSoftmax, GradientsAreThoseOfOneStep) {
+    expect_own_gradients<Cpu>();
+    expect_own_gradients<Reference<double>>();
+}
+
+// The norm is that of all gradients, though unused rows are not read.
+TEST(SampledSoftmax, TheNormIsThatOfAllGradients) {
+    Trial<Cpu> t(4);
+    for (int step = 1; step <= 2; ++step) {
+        t.step();
+        const double squares = global_norm_squared(t.model.dev, t.model.gradients.get(), t.model.table.size);
+        EXPECT_EQ(t.model.update(at_step({.lr = 0.1}, step)).grad_norm, std::sqrt(squares));
+        std::ranges::fill(t.x, 5);
+    }
+}
+
 // A row of the embedding that is neither an input nor in the sample keeps its moments. Without weight decay it stays.
 TEST(SampledSoftmax, UpdatesTheRowsThatABatchUses) {
     Trial<Cpu> t(4);
