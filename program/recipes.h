@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -31,9 +32,17 @@ struct Recipe {
     static constexpr int64_t drawn_tokens = 256;  // of it, beside the targets; half or four times as many are no better
     // Bytes of text that teach a token. Tiny Shakespeare, 1 MB, gains nothing from more than 1,024 tokens. With a
     // sampled softmax more tokens take little time: then 3 MB gain from 8,192, but 1.5 MB lose by 4,096 against
-    // 2,048.
+    // 2,048. Beyond the most, twice as many gain a third of what the last doubling did, and files double.
     static constexpr int64_t bytes_for_a_token = 640, bytes_for_a_sampled_token = 320;
-    static constexpr int64_t least_sampled_tokens = 8192, most_sampled_tokens = 65536;
+    static constexpr int64_t least_sampled_tokens = 8192, most_sampled_tokens = 131072;
+    // How many tokens a text can teach, a power of two, without a sampled softmax and with it.
+    static int64_t tokens_for(int64_t text_bytes) { return power_of_two(text_bytes / bytes_for_a_token); }
+    static int64_t sampled_tokens_for(int64_t text_bytes) {
+        return std::min(most_sampled_tokens, power_of_two(text_bytes / bytes_for_a_sampled_token));
+    }
+    static int64_t power_of_two(int64_t most) {
+        return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most)));
+    }
     // Another vocabulary than the recipe's is that of a smaller text. With 1,024 tokens a run has fewer operations for
     // the same text, and larger models and longer sequences (128 are as much text as 64 of 8,192) are better.
     constexpr const Shape& shape_for(int64_t vocabulary) const {
@@ -53,8 +62,8 @@ struct Recipe {
 // with the root of the operations (Hoffmann et al. 2022), and so does the batch.
 // clang-format off
 inline constexpr std::array recipes = {
-    Recipe{7e12, {2, 64, 64, 32}, 8192, {0.012}, true, {4, 64, 128, 16}},
-    Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}},
+    Recipe{7e12, {2, 64, 64, 32}, 8192, {0.012}, true, {4, 64, 128, 16}, {0.008, 0.01}},
+    Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}, {0.008, 0.01}},
     Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, true, {6, 128, 128, 16}, {0.006, 0.007}},
     Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, true, {6, 192, 128, 16}, {0.006, 0.007}},
     Recipe{7e14, {6, 192, 256, 16}, 8192, {0.006}, false},
@@ -123,8 +132,8 @@ inline constexpr std::array tiny_shakespeare = {MeasuredRun{7.2e12, 1.496}, Meas
 inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.079}, MeasuredRun{2.2e13, 1.050},
                                                   MeasuredRun{4.6e13, 1.047}, MeasuredRun{1.5e14, 1.021},
                                                   MeasuredRun{5e14, 1.009}};
-inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.197}, MeasuredRun{2.2e13, 1.154},
-                                      MeasuredRun{4.6e13, 1.092}, MeasuredRun{1.5e14, 1.066},
+inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.168}, MeasuredRun{2.2e13, 1.130},
+                                      MeasuredRun{4.6e13, 1.073}, MeasuredRun{1.5e14, 1.066},
                                       MeasuredRun{5e14, 1.052},   MeasuredRun{2.2e15, 0.963}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},

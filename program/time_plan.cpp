@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <bit>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -112,12 +111,8 @@ int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text
         return trained > 0 ? trained : options.tokenizer == "byte" ? bytes_alone : recipe.vocab;
     }
     if (text_bytes == 0) return recipe.vocab;
-    const auto taught = [=](int64_t bytes_for_a_token) {
-        return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(text_bytes / bytes_for_a_token)));
-    };
-    const int64_t sampled = taught(Recipe::bytes_for_a_sampled_token), full = taught(Recipe::bytes_for_a_token);
-    if (samples_softmax(options) && sampled >= Recipe::least_sampled_tokens)
-        return std::min(Recipe::most_sampled_tokens, sampled);
+    const int64_t sampled = Recipe::sampled_tokens_for(text_bytes), full = Recipe::tokens_for(text_bytes);
+    if (samples_softmax(options) && sampled >= Recipe::least_sampled_tokens) return sampled;
     return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 

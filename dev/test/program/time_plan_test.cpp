@@ -349,6 +349,16 @@ TEST(Recipes, HaveALowerRateForFewerTokens) {
     for (const Recipe& each : recipes) EXPECT_DOUBLE_EQ(lr(each, 256), std::min(each.rates.lr, 0.003));
 }
 
+TEST(Recipes, HaveAsManyTokensAsATextCanTeach) {
+    EXPECT_EQ(Recipe::tokens_for(1'115'394), 1024) << "Tiny Shakespeare";
+    EXPECT_EQ(Recipe::sampled_tokens_for(12'186'248), 32768) << "State of the Union";
+    EXPECT_EQ(Recipe::sampled_tokens_for(320 * 65536 - 1), 32768);
+    EXPECT_EQ(Recipe::sampled_tokens_for(320 * 65536), 65536);
+    EXPECT_EQ(Recipe::sampled_tokens_for(100'000'000), 131072) << "enwik8";
+    EXPECT_EQ(Recipe::sampled_tokens_for(10'000'000'000), 131072);
+    EXPECT_EQ(Recipe::tokens_for(0), 0);
+}
+
 TEST(Recipes, HaveLowerRatesForATextThatIsNotReadTwice) {
     for (const Recipe& each : recipes) EXPECT_LE(each.of_new_text.lr, each.rates.lr);
     const Recipe& r = recipes[2];
