@@ -40,8 +40,8 @@ inline void sparse_adamw_update(Cpu& dev, float* param, const float* grad, float
                                 const UpdateParams* params, const StepStatus* status, const UsedRows& rows = {}) {
     if (!status->apply) return;
     const float shrink = static_cast<float>(sparse_shrink(*params));
-    const double read = rows.known() ? 20 * prod(rows.count(), rows.columns) : 4 * prod(n);
-    const Timed timed(dev, "sparse_adamw_update", 0, read + (shrink == 1 ? 0 : 8) * prod(n));
+    const double profiled = rows.known() ? 20 * prod(rows.count(), rows.columns) : 4 * prod(n);
+    const Timed timed(dev, "sparse_adamw_update", 0, profiled + (shrink == 1 ? 0 : 8) * prod(n));
     using namespace simd;
     const float grad_scale = static_cast<float>(status->grad_scale);
     const float beta2 = static_cast<float>(params->beta2), rest2 = static_cast<float>(1 - params->beta2);

@@ -102,7 +102,8 @@ constexpr int64_t B = 2, T = 5;
 
 template <class Device>
 struct Trial {
-    explicit Trial(int64_t drawn = 0) : model(Device{}, config, B, T, ActivationPolicy::training) {
+    explicit Trial(int64_t drawn = 0, int64_t shards = 1)
+        : model(Device{}, config, B, T, ActivationPolicy::training, {}, {.shards = shards}) {
         if (drawn > 0) model.sample_softmax(shares_of(config.vocab), drawn);
         model.batch_place = place;
         generator().seed(3);
@@ -202,6 +203,31 @@ TEST(SampledSoftmax, TheNormIsThatOfAllGradients) {
         EXPECT_EQ(t.model.update(at_step({.lr = 0.1}, step)).grad_norm, std::sqrt(squares));
         std::ranges::fill(t.x, 5);
     }
+}
+
+// The shards of a step use different rows. All of them are in the norm, are updated, and are 0 before the next step.
+TEST(SampledSoftmax, ShardsAddTheirRows) {
+    constexpr int64_t shards = 4;
+    Trial<Cpu> t(4, shards), alone(4);
+    for (int64_t shard = 0; shard < shards; ++shard) {
+        std::ranges::fill(t.x, static_cast<int32_t>(4 * shard));
+        t.step();
+        t.model.end_shard(shard);
+    }
+    const int64_t C = config.channels;
+    const std::vector<double> gradients = t.gradients(t.model.table.wte);
+    const double squares = global_norm_squared(t.model.dev, t.model.gradients.get(), t.model.table.size);
+    EXPECT_EQ(t.model.update(at_step({.lr = 0.1, .weight_decay = 0}, 1)).grad_norm, std::sqrt(squares));
+    for (int64_t i = 0; i < config.vocab * C; ++i)
+        EXPECT_EQ(t.model.v.get()[t.model.table.wte.offset + i] != 0, gradients[static_cast<size_t>(i)] != 0) << i;
+
+    const auto parameters = t.model.parameters.get();
+    std::copy_n(parameters, t.model.table.size, alone.model.parameters.get());
+    for (Trial<Cpu>* each : {&t, &alone}) {
+        std::ranges::fill(each->x, 1);
+        each->step();
+    }
+    EXPECT_EQ(t.gradients(t.model.table.wte), alone.gradients(t.model.table.wte));
 }
 
 // A row of the embedding that is neither an input nor in the sample keeps its moments. Without weight decay it stays.
