@@ -165,19 +165,6 @@ std::array<int32_t, header_words> read_header(const MappedFile& file) {
     return header;
 }
 
-template <class Id>
-WrittenFile write_ids(const std::string& path, const ShardFormat& format, const std::vector<Id>& tokens) {
-    const int64_t size = std::ssize(tokens);
-    if (size > int64_t{UINT32_MAX})
-        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
-                  "write several shards");
-    std::array<int32_t, header_words> header{format.magic, format.version, static_cast<int32_t>(size)};
-    FileWriter file(path);
-    file.write(header.data(), header_bytes);
-    file.write(tokens.data(), format.id_bytes * size);
-    return file.commit();
-}
-
 }  // namespace
 
 Shard::Shard(const std::string& path) : file_(std::make_shared<const MappedFile>(path)) {
@@ -239,12 +226,21 @@ uint32_t check_ids(const Shard& shard, int64_t vocab) {
                      "; pass the --tokenizer that the shard was made with, or a larger --vocab for a new model");
 }
 
-WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens) {
-    return write_ids(path, narrow, tokens);
+template <class Id>
+WrittenFile write_shard(const std::string& path, const std::vector<Id>& tokens) {
+    const ShardFormat& format = sizeof(Id) == narrow.id_bytes ? narrow : wide;
+    const int64_t size = std::ssize(tokens);
+    if (size > int64_t{UINT32_MAX})
+        bad_input(path, "tokens", std::to_string(size), "at most " + std::to_string(UINT32_MAX) + " in one shard",
+                  "write several shards");
+    std::array<int32_t, header_words> header{format.magic, format.version, static_cast<int32_t>(size)};
+    FileWriter file(path);
+    file.write(header.data(), header_bytes);
+    file.write(tokens.data(), format.id_bytes * size);
+    return file.commit();
 }
-WrittenFile write_wide_shard(const std::string& path, const std::vector<uint32_t>& tokens) {
-    return write_ids(path, wide, tokens);
-}
+template WrittenFile write_shard(const std::string&, const std::vector<uint16_t>&);
+template WrittenFile write_shard(const std::string&, const std::vector<uint32_t>&);
 
 Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory, int64_t vocab, const ReadProgress& progress) {

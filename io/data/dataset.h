@@ -92,6 +92,6 @@ bool is_headerless(const MappedFile& file);
 // Returns the largest id. Throws InputError naming the first id that is not below `vocab`.
 uint32_t check_ids(const Shard& shard, int64_t vocab);
 
-// Writes tokens as an llm.c shard, whole or not at all (temporary name, fsync, rename).
-WrittenFile write_shard(const std::string& path, const std::vector<uint16_t>& tokens);
-WrittenFile write_wide_shard(const std::string& path, const std::vector<uint32_t>& tokens);
+// Writes tokens, uint16_t or uint32_t, as an llm.c shard, whole or not at all (temporary name, fsync, rename).
+template <class Id = uint16_t>
+WrittenFile write_shard(const std::string& path, const std::vector<Id>& tokens);

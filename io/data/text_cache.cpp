@@ -82,13 +82,12 @@ public:
 
 private:
     void flush(const std::string& path) {
-        if (auto* const narrow = std::get_if<0>(&buffer_)) {
-            shards_.push_back(write_shard(path, *narrow));
-            narrow->clear();
-        } else {
-            shards_.push_back(write_wide_shard(path, std::get<1>(buffer_)));
-            std::get<1>(buffer_).clear();
-        }
+        std::visit(
+            [&](auto& ids) {
+                shards_.push_back(write_shard(path, ids));
+                ids.clear();
+            },
+            buffer_);
     }
     std::string path_;
     int64_t limit_;

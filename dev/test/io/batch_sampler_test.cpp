@@ -258,7 +258,7 @@ TEST_F(DocumentBlocks, ShardsOf32BitsGiveTheSame) {
         shard.copy(0, shard.size(), std::back_inserter(ids));
         for (uint32_t& id : ids) id += 100'000;
         const std::string name = path("wide" + std::to_string(ids.size()) + ".bin");
-        write_wide_shard(name, ids);
+        write_shard(name, ids);
         shard = Shard(name);
     }
     constexpr int32_t more = 100'000;

@@ -79,7 +79,7 @@ TEST_F(DatasetTest, ShardRoundTripsInLlmcsLayout) {
 
 TEST_F(DatasetTest, WideShardRoundTripsInLlmcsLayout) {
     const std::string file = path("wide.bin");
-    write_wide_shard(file, {65536, 7, 0x12345});
+    write_shard<uint32_t>(file, {65536, 7, 0x12345});
     std::ifstream in(file, std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
     EXPECT_EQ(bytes, header({20240801, 7, 3}) + std::string("\x00\x00\x01\x00\x07\x00\x00\x00\x45\x23\x01\x00", 12));
@@ -92,7 +92,7 @@ TEST_F(DatasetTest, WideShardRoundTripsInLlmcsLayout) {
     EXPECT_CONTAINS(info.str(), "an llm.c token shard, 3 tokens, largest id 74565\n  first ids 65536 7 74565");
     EXPECT_EQ(check_ids(opened, 0x12346), 0x12345u);
     EXPECT_CONTAINS(error_of([&] { check_ids(opened, 0x12345); }), "token 2: id 74565 is outside");
-    write_wide_shard(file, {UINT32_MAX, 1});
+    write_shard<uint32_t>(file, {UINT32_MAX, 1});
     EXPECT_CONTAINS(error_of([&] { open_dataset(file, Bytes(100'000), path("cache")); }), "token 0: id 4294967295");
 }
 
