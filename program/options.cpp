@@ -314,6 +314,7 @@ void Options::check() const {
     refuse_if(command == "report" && !out_path.ends_with(".html"),
               "OUT: " + out_path + " does not end in .html; give the page a name that does");
     refuse_if(train_tokenizer && vocab == 0, "--vocab: missing with --train; give a number of tokens, such as 4096");
+    refuse_if(superwords && !train_tokenizer, "--superwords: is for --train; leave it out");
     refuse_if(command == "tokenize" && vocab > 0 && !train_tokenizer, "--vocab: is for --train; leave it out");
     refuse_if(command == "tokenize" && tokenizer == "none",
               "--tokenizer: none cannot read TEXT; choose byte, gpt2 or a tokenizer file");

@@ -67,6 +67,7 @@ struct Options {
     std::string in_path, out_path;
     std::vector<std::string> runs;
     bool train_tokenizer = false;  // tokenize
+    bool superwords = false;       // of the tokenizer that it trains
     bool bf16 = false, verify = false;
     std::string type;  // of a GGUF file's matrices
 

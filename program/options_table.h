@@ -128,9 +128,11 @@ inline const std::vector<OptionRow> rows = {
      "use about so many MB of the texts of --data, in pieces taken evenly from all of them (0: all)", 0, 1e9},
     {"documents", train | fixed, &O::documents, "", "",
      "train on sequences that lie within one document, between end-of-text tokens; shorter documents are left out"},
-    {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)", "byte|gpt2|bpe:N|none|FILE",
+    {"tokenizer", train | fixed, &O::tokenizer, "(byte, or that of the model with --init)",
+     "byte|gpt2|bpe:N|superbpe:N|none|FILE",
      "byte: every byte is a token; gpt2: GPT-2's BPE; bpe:N: a BPE of N tokens, learned from the training data, such "
-     "as bpe:4096; FILE: tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data "
+     "as bpe:4096; superbpe:N: the same, but an eighth of the tokens cross words (Liu et al. 2025); FILE: "
+     "tokenizer.json, merges.txt, an llm.c tokenizer or a Hugging Face directory; none: the data "
      "are "
      "shards of token ids without a text form (a new model then needs --vocab)"},
     {"tokenizer", tokenize | generate | eval, &O::tokenizer, "(byte, or that of the model with --from)",
@@ -139,6 +141,8 @@ inline const std::vector<OptionRow> rows = {
      "Hugging Face directory; none: the data are shards of token ids without a text form"},
     {"train", tokenize, &O::train_tokenizer, "", "",
      "learn a byte-level BPE of --vocab tokens from TEXT, and write it as OUT.json"},
+    {"superwords", tokenize, &O::superwords, "", "",
+     "let an eighth of the tokens that --train learns cross words, as --tokenizer superbpe:N does"},
     {"vocab", tokenize, &O::vocab, "", "N", "vocabulary size of the tokenizer that --train learns", 257,
      GPT2Limits::vocab},
     {"no-special-tokens", train | tokenize | generate | eval | fixed, &O::no_special_tokens, "", "",

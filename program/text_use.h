@@ -4,19 +4,37 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 constexpr int64_t bytes_alone = 256;          // the vocabulary of a tokenizer that learns nothing
 constexpr double training_part = 0.9;         // of a text
 constexpr int64_t largest_measured_mb = 100;  // of a text that recipes were compared on
 
-// A token of a learned vocabulary of 2^n is about n/4 bytes long.
-inline double bytes_per_token(int64_t vocab) {
-    return vocab > bytes_alone ? std::log2(static_cast<double>(vocab)) / 4 : 1;
+// The tokens of a run, as far as the plan has to know them.
+struct Tokens {
+    int64_t vocab;
+    bool superwords = false;  // an eighth of them
+};
+// A token of a learned vocabulary of 2^n is about n/4 bytes long, or n/3 with superwords.
+inline double bytes_per_token(const Tokens& tokens) {
+    return tokens.vocab > bytes_alone ? std::log2(static_cast<double>(tokens.vocab)) / (tokens.superwords ? 3 : 4) : 1;
+}
+
+// Of the training part of a text, about. Token shards (0 bytes) count as large.
+inline double text_tokens(int64_t text_bytes, const Tokens& kind) {
+    return text_bytes == 0 ? std::numeric_limits<double>::infinity()
+                           : training_part * static_cast<double>(text_bytes) / bytes_per_token(kind);
+}
+// Superwords make more of a text fit into a run, which gains as long as no text comes twice. A run that reads it again
+// learns by heart what they repeat, and loses (dev/recipes).
+inline bool superwords_gain(int64_t text_bytes, int64_t vocab, double tokens_of_run) {
+    return tokens_of_run <= text_tokens(text_bytes, {.vocab = vocab, .superwords = true});
 }
 
 struct RunOnText {
     double seconds, tokens;  // of the run, and that it comes to in this time
-    int64_t vocab, threads;
+    Tokens kind;
+    int64_t threads;
     int64_t given_mb = 0;  // by --text-mb; 0: not given
 };
 struct TextUse {
@@ -32,14 +50,15 @@ inline TextUse use_of_text(const RunOnText& run, int64_t all_bytes) {
     if (all_bytes == 0) return {0, 0};
     const double all = static_cast<double>(all_bytes) / 1e6;  // MB
     // Of a slow machine: MB per second, of one thread where all work, and seconds for a merge.
-    constexpr double tokenized = 8, read = 500, merge = 2e-5;
+    const double tokenized = run.kind.superwords ? 5 : 8;
+    constexpr double read = 500, merge = 2e-5, lines = 3;  // seconds for the lines of superwords
     const auto seconds_for = [&](double used) {
-        if (run.vocab <= bytes_alone) return 0.0;
+        if (run.kind.vocab <= bytes_alone) return 0.0;
         return all / read + used / (tokenized * static_cast<double>(run.threads)) +
-               merge * static_cast<double>(run.vocab);
+               merge * static_cast<double>(run.kind.vocab) + (run.kind.superwords ? lines : 0);
     };
     if (run.given_mb > 0) return {run.given_mb, seconds_for(std::min(static_cast<double>(run.given_mb), all))};
-    const double enough = std::ceil(2e-6 * run.tokens * bytes_per_token(run.vocab) / training_part);
+    const double enough = std::ceil(2e-6 * run.tokens * bytes_per_token(run.kind) / training_part);
     const auto mb = std::max(static_cast<int64_t>(enough), largest_measured_mb);
     const double part = seconds_for(static_cast<double>(mb));
     if (seconds_for(all) - part < 0.02 * run.seconds) return {0, seconds_for(all)};

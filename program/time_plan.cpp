@@ -116,9 +116,11 @@ int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text
     return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 
-// Of the training part of a text. Token shards (0 bytes) count as large.
-double about_tokens(int64_t text_bytes, int64_t vocab) {
-    return text_bytes == 0 ? unlimited : training_part * static_cast<double>(text_bytes) / bytes_per_token(vocab);
+// Whether a run that comes to so many tokens should have superwords among them.
+bool has_superwords(const Options& options, int64_t text_bytes, int64_t vocab, double tokens) {
+    if (options.given("tokenizer")) return is_superword_spec(options.tokenizer);
+    return samples_softmax(options) && vocab >= Recipe::least_sampled_tokens &&
+           superwords_gain(text_bytes, vocab, tokens);
 }
 
 // 0 for token shards. A compressed text is about three times as long as its file.
@@ -135,10 +137,10 @@ int64_t bytes_of_text(const Options& options) {
 }
 
 // Of a run of so many tokens, on rank 0's machine. All ranks call it.
-TextUse use_on_first(const Options& options, int64_t all_bytes, int64_t vocab, double tokens, Ranks& ranks) {
+TextUse use_on_first(const Options& options, int64_t all_bytes, const Tokens& kind, double tokens, Ranks& ranks) {
     const TextUse use = use_of_text({.seconds = seconds_to_train(options),
                                      .tokens = tokens,
-                                     .vocab = vocab,
+                                     .kind = kind,
                                      .threads = omp_get_max_threads(),
                                      .given_mb = options.text_mb},
                                     all_bytes);
@@ -192,12 +194,12 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const int64_t all_bytes = bytes_of_text(options);
     const int64_t text_bytes = options.text_mb > 0 ? std::min(options.text_mb * 1'000'000, all_bytes) : all_bytes;
     const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_of(options, recipe, text_bytes); };
-    const auto text_tokens = [&](const Recipe& recipe) { return about_tokens(text_bytes, vocab_of(recipe)); };
     const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
     const bool own_recipe = own_shape || options.given("tokenizer");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     struct Measured {
         double flops_per_second, flops_per_token;
+        Tokens kind;
         TextUse use;
     };
     std::map<const Recipe*, Measured> machine;
@@ -210,19 +212,20 @@ void choose_recipe(Options& options, Ranks& ranks) {
         const StepTime time =
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
-        const TextUse use = use_on_first(options, all_bytes, vocab, tokens, ranks);
-        machine[&recipe] = {time.flops_per_second, time.flops_per_token, use};
+        const Tokens kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
+        const TextUse use = use_on_first(options, all_bytes, kind, tokens, ranks);
+        machine[&recipe] = {time.flops_per_second, time.flops_per_token, kind, use};
         return std::max(seconds - use.seconds, seconds / 10) * time.flops_per_second;
     };
     const auto most_flops = [&](const Recipe& recipe) {
-        return whole_time ? unlimited : most_flops_for(text_tokens(recipe));
+        return whole_time ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe)}));
     };
     const auto [best, flops] = best_recipe(flops_in_time, most_flops);
     const Recipe& recipe = *best;
-    const auto& [speed, flops_per_token, use] = machine.at(best);
-    const int64_t vocab = vocab_of(recipe);
+    const auto& [speed, flops_per_token, kind, use] = machine.at(best);
+    const int64_t vocab = kind.vocab;
     const double useful_flops = std::min(flops, most_flops(recipe));
-    const Rates rates = recipe.rates_for(vocab, useful_flops / flops_per_token / text_tokens(recipe));
+    const Rates rates = recipe.rates_for(vocab, useful_flops / flops_per_token / text_tokens(text_bytes, kind));
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
@@ -232,7 +235,8 @@ void choose_recipe(Options& options, Ranks& ranks) {
         if (has_muon && rates.muon_lr) choices.emplace_back("muon-lr", text(*rates.muon_lr));
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
-    if (text_bytes > 0 && vocab > bytes_alone) choices.emplace_back("tokenizer", "bpe:" + text(vocab));
+    if (text_bytes > 0 && vocab > bytes_alone)
+        choices.emplace_back("tokenizer", (kind.superwords ? "superbpe:" : "bpe:") + text(vocab));
     if (use.mb > 0) choices.emplace_back("text-mb", text(use.mb));
     options.choose(choices);
 
@@ -259,7 +263,7 @@ void choose_text(Options& options, const GPT2Config& config, Ranks& ranks) {
     const double flops_per_token = 6 * static_cast<double>(ParameterTable(config).size);
     const double flops_per_second = static_cast<double>(ranks.count()) * peak_flops(options);
     const int64_t bytes = bytes_of_text(options);
-    const TextUse use = use_on_first(options, bytes, config.vocab,
+    const TextUse use = use_on_first(options, bytes, {config.vocab},
                                      seconds_to_train(options) * flops_per_second / flops_per_token, ranks);
     if (use.mb > 0) options.choose({{"text-mb", text(use.mb)}});
     print_use(options, use, bytes);

@@ -59,7 +59,7 @@ def type_of(name, x, type_name):
 
 
 def expected_tokenizer(directory, rows):
-    """The tokens, types, merges and end of text of a tokenizer.json, as llama.cpp's own converter lists them."""
+    """The tokens, types, merges, end of text and pre-tokenizer of a tokenizer.json, as llama.cpp's converter names them."""
     with open(os.path.join(directory, "tokenizer.json"), encoding="utf-8") as f:
         file = json.load(f)
     tokens = [f"[PAD{i}]" for i in range(rows)]
@@ -70,11 +70,12 @@ def expected_tokenizer(directory, rows):
         tokens[added["id"]] = added["content"]
         types[added["id"]] = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
     end = tokens.index("<|endoftext|>") if "<|endoftext|>" in tokens else tokens.index("ÿ")
-    return tokens, [int(t) for t in types], file["model"]["merges"] or ["ÿ ÿ"], end
+    pre = "superbpe" if file["pre_tokenizer"]["type"] == "Sequence" else "gpt-2"
+    return tokens, [int(t) for t in types], file["model"]["merges"] or ["ÿ ÿ"], end, pre
 
 
 def expected_keys(directory, rows, type_name):
-    tokens, types, merges, end = expected_tokenizer(directory, rows)
+    tokens, types, merges, end, pre = expected_tokenizer(directory, rows)
     keys = {
         "general.architecture": "gpt2",
         "general.file_type": FILE_TYPES[type_name],
@@ -86,7 +87,7 @@ def expected_keys(directory, rows, type_name):
         "gpt2.attention.head_count": HEADS,
         "gpt2.attention.layer_norm_epsilon": float(np.float32(1e-5)),
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": merges,
@@ -126,7 +127,7 @@ def check_written(checks, directory, path, type_name):
 
 def write_with_package(path, directory, type_name):
     tensors = expected_tensors(directory)
-    tokens, types, merges, end = expected_tokenizer(directory, tensors["token_embd.weight"].shape[0])
+    tokens, types, merges, end, pre = expected_tokenizer(directory, tensors["token_embd.weight"].shape[0])
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_name("a model of another program")
     writer.add_block_count(LAYERS)
@@ -137,7 +138,7 @@ def write_with_package(path, directory, type_name):
     writer.add_layer_norm_eps(1e-5)
     writer.add_file_type(FILE_TYPES[type_name])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges(merges)
@@ -192,6 +193,7 @@ def make_models(checks, directory, train_gpt2, text):
         "own": [merges],
         "added": [merges, "--vocab", "576"],
         "learned": ["bpe:280"],
+        "superwords": ["superbpe:280"],
     }
     shape = ["--layers", LAYERS, "--heads", HEADS, "--channels", CHANNELS, "--context", CONTEXT, "--seq", CONTEXT]
     never = ["--eval-every", 0, "--sample-every", 0, "--steps", 1, "--batch", 1]

@@ -3,7 +3,8 @@
 
     tokenize --train gives the same tokens, ids and merges, which include the committed ones (--golden);
     its tokenizer.json gives the same ids in tokenizers, in transformers and in ./train_gpt2;
-    with --tokenizer bpe:N a training run learns from its training part, and AutoTokenizer opens its checkpoint.
+    with --tokenizer bpe:N a training run learns from its training part, and AutoTokenizer opens its checkpoint;
+    a tokenizer with superwords (--superwords, superbpe:N) gives the same ids in both libraries and in ./train_gpt2.
 
 tokenizers gets each text as one string, not a list of lines, which would hide runs of white space that cross lines.
 Exit status: 0 if all passed, 1 if a check failed.
@@ -109,7 +110,11 @@ def check_text(checks, directory, train_gpt2, name, data, vocab, documents=True)
     checks.check(f"tokens and ids of {title}", found["vocab"] == expected["vocab"], "others")
 
     string = data.decode("utf-8", errors="replace")
-    ids = theirs.encode(string).ids
+    check_ids(checks, train_gpt2, title, text, path, shard, string, theirs.encode(string).ids)
+
+
+def check_ids(checks, train_gpt2, title, text, path, shard, string, ids):
+    """Compares the ids of a text, which is `string`, by the tokenizer `path` in the libraries and here."""
     ours = tokenizers.Tokenizer.from_file(path)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_file=path)
     for library, opened in ("tokenizers", ours.encode(string).ids), ("transformers", fast.encode(string)):
@@ -121,23 +126,38 @@ def check_text(checks, directory, train_gpt2, name, data, vocab, documents=True)
         checks.check(f"ids of {title} here", ids_here == ids, first_difference(ids_here, ids))
 
 
-def check_training(checks, directory, train_gpt2, data, vocab):
+def check_superwords(checks, directory, train_gpt2, name, data, vocab):
+    """Compares the ids that a tokenizer with superwords gives. The libraries cannot learn one."""
+    base = os.path.join(directory, f"superwords_{vocab}")
+    text, path = f"{base}.txt", f"{base}.json"
+    with open(text, "wb") as f:
+        f.write(data)
+    title = f"{name}, {vocab} tokens with superwords"
+    command = [train_gpt2, "tokenize", "--train", text, "--vocab", str(vocab), "--superwords", path]
+    if checks.run(f"tokenize --train, {title}", command) is not None:
+        string = data.decode("utf-8", errors="replace")
+        ids = tokenizers.Tokenizer.from_file(path).encode(string).ids
+        check_ids(checks, train_gpt2, title, text, path, f"{base}.bin", string, ids)
+
+
+def check_training(checks, directory, train_gpt2, data, kind, vocab):
     """Checks a run that learns its tokenizer: from the first nine tenths of the text only."""
-    text, out = os.path.join(directory, "run.txt"), os.path.join(directory, "run")
+    text, out = os.path.join(directory, "run.txt"), os.path.join(directory, kind)
     with open(text, "wb") as f:
         f.write(data)
     shape = "--layers 1 --heads 1 --channels 16 --context 32 --batch 1 --seq 32 --steps 1 --eval-every 0 --sample-every 0"
-    command = [train_gpt2, "--data", text, "--out", out, "--tokenizer", f"bpe:{vocab}", *shape.split()]
-    if checks.run("train with a tokenizer of its own", command) is None:
+    command = [train_gpt2, "--data", text, "--out", out, "--tokenizer", f"{kind}:{vocab}", *shape.split()]
+    if checks.run(f"train with {kind}:{vocab}", command) is None:
         return
     part = data[: int(0.9 * len(data))]
-    theirs = learn(part, vocab, documents=True)
-    ids = theirs.encode(part.decode()).ids
-    checks.check("ids of the training part", ids_of_shard(os.path.join(out, "data/train.bin")) == ids, "others")
+    ids = ids_of_shard(os.path.join(out, "data/train.bin"))
+    if kind == "bpe":
+        theirs = learn(part, vocab, documents=True).encode(part.decode()).ids
+        checks.check("ids of the training part", ids == theirs, "others")
     opened = transformers.AutoTokenizer.from_pretrained(os.path.join(out, "latest"), local_files_only=True)
     found = opened.encode(part.decode())
-    checks.check("ids of the checkpoint in AutoTokenizer", found == ids, first_difference(found, ids))
-    checks.check("end of text of the checkpoint", (opened.eos_token, opened.eos_token_id) == (END, 0), opened.eos_token)
+    checks.check(f"ids of the checkpoint of {kind} in AutoTokenizer", found == ids, first_difference(found, ids))
+    checks.check(f"end of text of the checkpoint of {kind}", (opened.eos_token, opened.eos_token_id) == (END, 0), opened.eos_token)
 
 
 def main():
@@ -169,7 +189,10 @@ def main():
                 check_text(checks, directory, train_gpt2, "Tiny Shakespeare", shakespeare, vocab)
             for documents in True, False:
                 check_text(checks, directory, train_gpt2, "odd text", odd, 1024, documents)
-            check_training(checks, directory, train_gpt2, shakespeare, 512)
+            check_superwords(checks, directory, train_gpt2, "Tiny Shakespeare", shakespeare, 4096)
+            check_superwords(checks, directory, train_gpt2, "odd text", odd, 1024)
+            for kind in "bpe", "superbpe":
+                check_training(checks, directory, train_gpt2, shakespeare, kind, 512)
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(1 if checks.failed else 0)
 

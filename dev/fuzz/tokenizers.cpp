@@ -8,6 +8,7 @@
 #include "io/file/error.h"
 #include "io/file/utf8.h"
 #include "io/data/text_cache.h"
+#include "io/text/bpe_trainer.h"
 #include "io/text/tokenizer.h"
 #include "io/text/tokenizer_files.h"
 
@@ -138,9 +139,15 @@ void run_text(std::string_view input) {
                                                      R"("259":{"content":"e\n","single_word":true}}})");
         return load_tokenizer("d");
     }();
+    static const auto superwords = [] {
+        WordCounts words, lines;
+        words.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::words_without_numbers);
+        lines.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::lines_without_numbers);
+        return make_tokenizer(train_superwords(words, lines, 290), "superwords", false);
+    }();
     const std::string_view text = input.substr(1);
     static const auto bytes = load_tokenizer("byte");
-    for (const auto& tokenizer : {bytes, bpe, with_added}) {
+    for (const auto& tokenizer : {bytes, bpe, with_added, superwords}) {
         const auto ids = tokenizer->encode(text);
         const bool byte = tokenizer->name() == "byte";
         require(tokenizer == with_added ||

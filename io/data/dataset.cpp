@@ -271,12 +271,10 @@ Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokeni
     return out;
 }
 
-WordCounts count_training_words(const DataNames& data, const DataNames& val, const AddedTokens& added,
-                                const ReadProgress& progress) {
-    const Texts texts = find_texts(data);
+TextCounts count_training_text(const DataNames& data, const DataNames& val, const AddedTokens& added, bool superwords,
+                               const ReadProgress& progress) {
     const TextPart part = val.empty() ? TextPart::first_nine_tenths : TextPart::all;
-    const bool all = part == TextPart::all && texts.wanted_bytes == 0;
-    return count_words(texts, all ? Survey{} : survey(texts, *load_tokenizer("byte"), progress), part, added, progress);
+    return count_text(find_texts(data), part, added, superwords, progress);
 }
 
 uint32_t fingerprint(const Datasets& datasets) {

@@ -73,10 +73,10 @@ struct Datasets {
 Datasets open_datasets(const DataNames& data, const DataNames& val, const Tokenizer& tokenizer,
                        const std::string& cache_directory, int64_t vocab = 0, const ReadProgress& progress = {});
 
-// Counts the words of the text that open_datasets() gives for training, for a new tokenizer with these added tokens.
-// Throws InputError if `data` names token shards.
-WordCounts count_training_words(const DataNames& data, const DataNames& val, const AddedTokens& added,
-                                const ReadProgress& progress = {});
+// Counts the text that open_datasets() gives for training, for a new tokenizer with these added tokens. Throws
+// InputError if `data` names token shards.
+TextCounts count_training_text(const DataNames& data, const DataNames& val, const AddedTokens& added, bool superwords,
+                               const ReadProgress& progress = {});
 
 // A fingerprint that changes if shards are removed, replaced or reordered. It covers only the size, the beginning and
 // the end of each shard.

@@ -15,6 +15,7 @@
 
 #include "io/file/checksum.h"
 #include "io/data/dataset.h"
+#include "io/text/byte_pair.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
@@ -113,6 +114,7 @@ uint32_t fingerprint(const Tokenizer& tokenizer) {
             add(flag);
     }
     add(tokenizer.added().special_as_text());
+    if (tokenizer.vocabulary() && tokenizer.vocabulary()->superwords) all += "superwords";
     return checksum(all);
 }
 
@@ -293,17 +295,26 @@ TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, co
     return result;
 }
 
-WordCounts count_words(const Texts& texts, const Survey& surveyed, TextPart part, const AddedTokens& added,
-                       const ReadProgress& progress) {
-    WordCounts words;
-    // Large groups, because the counts of the threads are added up after each.
-    TextGroups groups(
-        added, 1 << 20, 64 << 20, [&](const auto& pieces) { words.add_pieces(pieces, added); }, part, surveyed.bytes,
-        texts.wanted_bytes);
-    read_documents(
-        texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "words", progress);
-    groups.finish();
-    return words;
+TextCounts count_text(const Texts& texts, TextPart part, const AddedTokens& added, bool superwords,
+                      const ReadProgress& progress) {
+    constexpr int64_t bytes_of_lines = 4'000'000;
+    const bool all = part == TextPart::all && texts.wanted_bytes == 0;
+    const int64_t bytes = all && !superwords ? 0 : survey(texts, *load_tokenizer("byte"), progress).bytes;
+    const auto count = [&](Pieces kind, int64_t wanted_bytes) {
+        WordCounts counts;
+        // Large groups, because the counts of the threads are added up after each.
+        TextGroups groups(
+            added, 1 << 20, 64 << 20, [&](const auto& pieces) { counts.add_pieces(pieces, added, kind); }, part, bytes,
+            wanted_bytes);
+        read_documents(
+            texts, [&](std::string_view text, bool ends) { return groups.add(text, ends); }, "words", progress);
+        groups.finish();
+        return counts;
+    };
+    if (!superwords) return {.words = count(Pieces::words, texts.wanted_bytes)};
+    const int64_t of_lines = texts.wanted_bytes > 0 ? std::min(texts.wanted_bytes, bytes_of_lines) : bytes_of_lines;
+    return {.words = count(Pieces::words_without_numbers, texts.wanted_bytes),
+            .lines = count(Pieces::lines_without_numbers, of_lines)};
 }
 
 CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, TextPart part,

@@ -34,9 +34,10 @@ TokenizedTexts tokenize_to_shards(const Texts& texts, const Survey& surveyed, co
                                   const std::string& path, const TokenizeLimits& limits = {},
                                   TextPart part = TextPart::all, const ReadProgress& progress = {});
 
-// The distinct words of a part of texts, for a new tokenizer with these added tokens.
-WordCounts count_words(const Texts& texts, const Survey& surveyed, TextPart part, const AddedTokens& added,
-                       const ReadProgress& progress = {});
+// Counts what a part of texts teaches a new tokenizer with these added tokens. The lines, for superwords, are those of
+// some 4 MB of it, in pieces taken evenly from all of it.
+TextCounts count_text(const Texts& texts, TextPart part, const AddedTokens& added, bool superwords,
+                      const ReadProgress& progress = {});
 
 // The cached tokens of a part of texts.
 struct CachedTokens {

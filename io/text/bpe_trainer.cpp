@@ -25,7 +25,7 @@ public:
     PairTable(const WordCounts& words, const std::vector<std::string>& tokens);
     // Removes the most frequent pair. Returns false if there is none.
     bool pop(Merge& merge);
-    // Replaces each occurrence of the pair that pop() has returned by a token with a new id.
+    // Replaces each occurrence of a pair by a token with the next id.
     void apply(const Merge& merge);
 
 private:
@@ -154,10 +154,13 @@ bool PairTable::pop(Merge& merge) {
 
 void PairTable::apply(const Merge& merge) {
     const auto [left, right, result] = merge;
-    const Pair pair = pairs_[index_.at(pair_key(left, right))];
     const int32_t left_length = lengths_[left], length = left_length + lengths_[right];
     lengths_.push_back(length);
     for (Side* side : {&before_, &after_}) side->neighbours.resize(lengths_.size());
+    const auto found = index_.find(pair_key(left, right));
+    if (found == index_.end()) return;
+    pairs_[found->second].count = 0;
+    const Pair pair = pairs_[found->second];
     for (size_t i = pair.begin; i < pair.begin + pair.places; ++i) {
         const int32_t place = places_[i], next = place + left_length, end = place + length;
         if (symbols_[place] != left || symbols_[next] != right) continue;
@@ -211,32 +214,71 @@ void PairTable::update_pairs(Side& side, int32_t merged, int32_t result) {
 
 AddedTokens added_tokens_to_train(bool special_as_text) { return AddedTokens({end_of_text()}, special_as_text); }
 
+bool is_superword_spec(const std::string& spec) { return spec.starts_with("superbpe:"); }
+
 int64_t trained_vocabulary_size(const std::string& spec) {
-    if (!spec.starts_with("bpe:")) return 0;
+    if (!spec.starts_with("bpe:") && !is_superword_spec(spec)) return 0;
     int64_t size = 0;
-    const auto [end, error] = std::from_chars(spec.data() + 4, spec.data() + spec.size(), size);
+    const auto [end, error] = std::from_chars(spec.data() + spec.find(':') + 1, spec.data() + spec.size(), size);
     if (error != std::errc{} || end != spec.data() + spec.size() || size < smallest_trained_vocabulary ||
         size > GPT2Limits::vocab)
-        throw InputError("--tokenizer: invalid value " + spec + "; give bpe:N with a number of tokens from " +
+        throw InputError("--tokenizer: invalid value " + spec +
+                         "; give bpe:N or superbpe:N with a number of tokens from " +
                          std::to_string(smallest_trained_vocabulary) + " to " + std::to_string(GPT2Limits::vocab) +
                          ", such as bpe:4096");
     return size;
 }
 
-Vocabulary train_byte_pairs(const WordCounts& words, int64_t size, const std::function<void(int64_t)>& progress) {
+namespace {
+
+void require_few_bytes(const WordCounts& words, const char* what) {
     if (words.bytes() + words.size() >= std::numeric_limits<int32_t>::max())
-        throw InputError("--vocab: the distinct words of the text have more than 2 GiB; train on a part of the text");
+        throw InputError(std::string("--vocab: the distinct ") + what +
+                         " of the text have more than 2 GiB; train on a part of the text");
+}
+
+// Merges on until there are `size` tokens of `longest` bytes at most.
+void extend(Vocabulary& vocabulary, PairTable& pairs, int64_t size, size_t longest,
+            const std::function<void(int64_t)>& progress) {
+    for (Merge merge{}; std::ssize(vocabulary.tokens) < size && pairs.pop(merge);) {
+        std::string token = vocabulary.tokens[merge.left] + vocabulary.tokens[merge.right];
+        if (token.size() > longest) continue;
+        pairs.apply(merge);
+        vocabulary.tokens.push_back(std::move(token));
+        vocabulary.merges.push_back(merge);
+        if (progress) progress(std::ssize(vocabulary.tokens));
+    }
+}
+
+Vocabulary bytes_and_end_of_text() {
     Vocabulary vocabulary;
     vocabulary.added = {end_of_text()};
     vocabulary.end_of_text = 0;
     vocabulary.tokens = {end_of_text_token};
     vocabulary.tokens.insert(vocabulary.tokens.end(), gpt2_byte_tokens().begin(), gpt2_byte_tokens().end());
+    return vocabulary;
+}
+
+}  // namespace
+
+Vocabulary train_byte_pairs(const WordCounts& words, int64_t size, const std::function<void(int64_t)>& progress) {
+    require_few_bytes(words, "words");
+    Vocabulary vocabulary = bytes_and_end_of_text();
     PairTable pairs(words, vocabulary.tokens);
-    for (Merge merge{}; std::ssize(vocabulary.tokens) < size && pairs.pop(merge);) {
-        pairs.apply(merge);
-        vocabulary.tokens.push_back(vocabulary.tokens[merge.left] + vocabulary.tokens[merge.right]);
-        vocabulary.merges.push_back(merge);
-        if (progress) progress(std::ssize(vocabulary.tokens));
-    }
+    extend(vocabulary, pairs, size, std::string::npos, progress);
+    return vocabulary;
+}
+
+Vocabulary train_superwords(const WordCounts& words, const WordCounts& lines, int64_t size,
+                            const std::function<void(int64_t)>& progress) {
+    constexpr int64_t share = 8;
+    constexpr size_t longest = 64;
+    require_few_bytes(lines, "lines");
+    Vocabulary vocabulary =
+        train_byte_pairs(words, std::max(size - size / share, smallest_trained_vocabulary), progress);
+    vocabulary.superwords = true;
+    PairTable pairs(lines, bytes_and_end_of_text().tokens);
+    for (const Merge& merge : vocabulary.merges) pairs.apply(merge);
+    extend(vocabulary, pairs, size, longest, progress);
     return vocabulary;
 }

@@ -1,12 +1,12 @@
 #include "io/text/byte_pair.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstddef>
 #include <map>
 
 namespace {
 
-constexpr int32_t no_merge = std::numeric_limits<int32_t>::max();
+constexpr int32_t no_merge = BytePairMerger::all_merges;
 constexpr uint64_t free_slot = ~uint64_t{0};
 constexpr size_t longest_short_piece = 64;
 
@@ -42,57 +42,64 @@ void BytePairMerger::add(const Merge& merge) {
     merges_.push_back(merge);
 }
 
-int32_t BytePairMerger::rank(int32_t left, int32_t right) const {
+// no_merge if there is none below `end`.
+int32_t BytePairMerger::rank(int32_t left, int32_t right, int32_t end) const {
     if (slots_.empty()) return no_merge;
     const uint64_t key = pair_key(left, right);
     for (size_t slot = hash(key) & (slots_.size() - 1);; slot = (slot + 1) & (slots_.size() - 1)) {
-        if (slots_[slot].first == key) return slots_[slot].second;
+        if (slots_[slot].first == key) return slots_[slot].second < end ? slots_[slot].second : no_merge;
         if (slots_[slot].first == free_slot) return no_merge;
     }
 }
 
-void BytePairMerger::encode(std::string_view piece, std::vector<int32_t>& out) const {
-    if (piece.size() <= longest_short_piece) {
-        encode_short(piece, out);
+void BytePairMerger::encode(std::string_view piece, std::vector<int32_t>& out, int32_t end) const {
+    const size_t begin = out.size();
+    for (const char c : piece) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    merge(out, begin, end);
+}
+
+void BytePairMerger::merge(std::vector<int32_t>& ids, size_t begin, int32_t end) const {
+    if (ids.size() - begin <= longest_short_piece) {
+        merge_short(ids, begin, end);
     } else {
-        encode_long(piece, out);
+        merge_long(ids, begin, end);
     }
 }
 
 // Takes quadratic time, but needs no bookkeeping: the fastest way for words.
-void BytePairMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
-    std::array<int32_t, longest_short_piece> ids, ranks;  // ranks[i]: of the pair (ids[i], ids[i + 1])
-    size_t n = piece.size();
-    for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
-    for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
+void BytePairMerger::merge_short(std::vector<int32_t>& all, size_t begin, int32_t end) const {
+    const auto ids = all.begin() + static_cast<ptrdiff_t>(begin);
+    std::array<int32_t, longest_short_piece> ranks;  // ranks[i]: of the pair (ids[i], ids[i + 1])
+    size_t n = all.size() - begin;
+    for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1], end);
     while (n > 1) {
         const size_t i = std::min_element(ranks.begin(), ranks.begin() + n - 1) - ranks.begin();
         if (ranks[i] == no_merge) break;
         ids[i] = merges_[ranks[i]].result;
-        std::copy(ids.begin() + i + 2, ids.begin() + n, ids.begin() + i + 1);
+        std::copy(ids + i + 2, ids + n, ids + i + 1);
         if (i + 2 < n) std::copy(ranks.begin() + i + 2, ranks.begin() + n - 1, ranks.begin() + i + 1);
         --n;
-        if (i > 0) ranks[i - 1] = rank(ids[i - 1], ids[i]);
-        if (i + 1 < n) ranks[i] = rank(ids[i], ids[i + 1]);
+        if (i > 0) ranks[i - 1] = rank(ids[i - 1], ids[i], end);
+        if (i + 1 < n) ranks[i] = rank(ids[i], ids[i + 1], end);
     }
-    out.insert(out.end(), ids.begin(), ids.begin() + n);
+    all.resize(begin + n);
 }
 
 // O(n log n): all merges of one rank are done in one pass. The result is the same as with one merge at a time: a merge
 // only creates pairs of higher rank than its own (they contain its result), and overlapping pairs of a symbol with
 // itself are created from left to right, as one pass creates all of that symbol.
-void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
-    const size_t n = piece.size();
-    std::vector<int32_t> ids(n);                     // a symbol's id at its first byte; -1 at its other bytes
-    std::vector<int32_t> lengths(n, 1);              // a symbol's length, at its first and its last byte
+void BytePairMerger::merge_long(std::vector<int32_t>& all, size_t begin, int32_t end) const {
+    // A symbol's id is at the place where it begins; -1 at its other places.
+    std::vector<int32_t> ids(all.begin() + static_cast<ptrdiff_t>(begin), all.end());
+    const size_t n = ids.size();
+    std::vector<int32_t> lengths(n, 1);              // a symbol's length, at its first and its last place
     std::map<int32_t, std::vector<size_t>> waiting;  // rank → the places of its pairs
     const auto look = [&](size_t i) {
         const size_t next = i + lengths[i];
         if (next >= n) return;
-        const int32_t r = rank(ids[i], ids[next]);
+        const int32_t r = rank(ids[i], ids[next], end);
         if (r != no_merge) waiting[r].push_back(i);
     };
-    for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
     for (size_t i = 0; i < n; ++i) look(i);
     while (!waiting.empty()) {
         auto places = waiting.extract(waiting.begin());
@@ -108,5 +115,6 @@ void BytePairMerger::encode_long(std::string_view piece, std::vector<int32_t>& o
             look(i);
         }
     }
-    for (size_t i = 0; i < n; i += lengths[i]) out.push_back(ids[i]);
+    all.resize(begin);
+    for (size_t i = 0; i < n; i += lengths[i]) all.push_back(ids[i]);
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ inline uint64_t pair_key(int32_t left, int32_t right) {
 struct Vocabulary {
     std::vector<std::string> tokens{};  // bytes of each id
     std::vector<Merge> merges{};        // in order of rank; left and right are bytes or results of earlier merges
+    bool superwords = false;            // merges cross words (io/text/superwords.h)
     int32_t end_of_text = -1;
     std::vector<AddedToken> added{};             // end of text among them, by id
     bool split_special_tokens = false;           // the names of special tokens are ordinary text
@@ -35,13 +37,17 @@ class BytePairMerger {
 public:
     explicit BytePairMerger(const std::array<int32_t, 256>& byte_ids) : byte_ids_(byte_ids) {}
     void add(const Merge& merge);  // its rank is the number of merges before it
-    // Appends the ids of `piece` to `out`.
-    void encode(std::string_view piece, std::vector<int32_t>& out) const;
+    // Appends the ids of `piece` to `out`, by the merges whose rank is below `end`.
+    void encode(std::string_view piece, std::vector<int32_t>& out, int32_t end = all_merges) const;
+    // Replaces the ids from place `begin` on by those that the merges make of them.
+    void merge(std::vector<int32_t>& ids, size_t begin, int32_t end = all_merges) const;
+
+    static constexpr int32_t all_merges = std::numeric_limits<int32_t>::max();
 
 private:
-    int32_t rank(int32_t left, int32_t right) const;
-    void encode_short(std::string_view piece, std::vector<int32_t>& out) const;
-    void encode_long(std::string_view piece, std::vector<int32_t>& out) const;
+    int32_t rank(int32_t left, int32_t right, int32_t end) const;
+    void merge_short(std::vector<int32_t>& ids, size_t begin, int32_t end) const;
+    void merge_long(std::vector<int32_t>& ids, size_t begin, int32_t end) const;
 
     std::array<int32_t, 256> byte_ids_;
     std::vector<Merge> merges_;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <vector>
 
 namespace {
 
@@ -12,8 +13,15 @@ namespace {
 const std::string space = R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 // GPT-2's pattern. The quantifiers are possessive (++), so that no backtracking state is kept for long runs. Of several
 // spaces before a word, the last belongs to the word: \s+(?!\S).
-const std::string pattern = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^)" + space + R"(\p{L}\p{N}]++|[)" + space +
-                            "]+(?![^" + space + "])|[" + space + "]";
+std::string words(const std::string& number) {
+    return R"('(?:[sdmt]|ll|ve|re)| ?\p{L}++|)" + number + "| ?[^" + space + R"(\p{L}\p{N}]++|[)" + space + "]+(?![^" +
+           space + "])|[" + space + "]";
+}
+// A number that stands apart is the pattern's group 1.
+std::string pattern_of(Pieces pieces) {
+    if (pieces == Pieces::words) return words(R"( ?\p{N}++)");
+    return pieces == Pieces::words_without_numbers ? words(R"((\p{N}++))") : R"((\p{N}++)|[^\n\p{N}]++\n*+|\n++)";
+}
 
 // \w of Rust's regular expressions (Unicode TR18): alphabetic characters, marks, decimal digits, connectors and
 // joiners. PCRE2 has no class of alphabetic characters: they are letters, numerals, marks and the circled letters.
@@ -37,7 +45,7 @@ pcre2_code* compile(const std::string& regex) {
 
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
 MatchData make_match_data() {
-    MatchData match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+    MatchData match(pcre2_match_data_create(2, nullptr), pcre2_match_data_free);
     if (!match) throw std::bad_alloc();
     return match;
 }
@@ -64,6 +72,30 @@ private:
     std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code_;
 };
 
+// Calls take(group) for the groups of a number's digits: of any run of them the last three, the three before, and so
+// on. Other numerals (½, Ⅷ) belong to the group before them. This is what SuperBPE's second pattern,
+// (?=(\d{3})+(?!\d)), finds within the first one's \p{N}+, but takes linear time.
+template <class Take>
+void split_digits(std::string_view number, const Take& take) {
+    static const CharacterClass digits(R"(\p{Nd})");
+    std::vector<size_t> cuts;  // from the last to the first
+    size_t end = number.size();
+    for (int64_t run = 0; end > 0;) {
+        size_t begin = end - 1;
+        while (begin > 0 && (static_cast<unsigned char>(number[begin]) & 0xC0) == 0x80) --begin;
+        const auto first = static_cast<unsigned char>(number[begin]);
+        const bool digit = first < 0x80 || digits.at_begin(number.substr(begin, end - begin)) > 0;
+        run = digit ? run + 1 : 0;
+        if (run > 0 && run % 3 == 0) cuts.push_back(begin);
+        end = begin;
+    }
+    for (; !cuts.empty(); cuts.pop_back()) {
+        if (cuts.back() > end) take(number.substr(end, cuts.back() - end));
+        end = cuts.back();
+    }
+    if (end < number.size()) take(number.substr(end));
+}
+
 const CharacterClass& word_characters() {
     static const CharacterClass words(word);
     return words;
@@ -75,15 +107,15 @@ const CharacterClass& space_characters() {
 
 }  // namespace
 
-PreTokenizer::PreTokenizer() {
-    pcre2_code* code = compile(pattern);
+PreTokenizer::PreTokenizer(Pieces pieces) : numbers_apart_(pieces != Pieces::words) {
+    pcre2_code* code = compile(pattern_of(pieces));
     code_ = code;
     jit_ = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;  // without JIT matching is only slower
 }
 
 PreTokenizer::~PreTokenizer() { pcre2_code_free(static_cast<pcre2_code*>(code_)); }
 
-void PreTokenizer::split(std::string_view text, const std::function<void(std::string_view)>& piece) const {
+void PreTokenizer::split(std::string_view text, const Take& take) const {
     const auto* code = static_cast<const pcre2_code*>(code_);
     const MatchData match = make_match_data();
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match.get());
@@ -93,7 +125,12 @@ void PreTokenizer::split(std::string_view text, const std::function<void(std::st
             jit_ ? pcre2_jit_match(code, subject, text.size(), begin, 0, match.get(), nullptr)
                  : pcre2_match(code, subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
         if (found < 0) throw std::runtime_error(pcre2_message(found));
-        piece(text.substr(begin, bounds[1] - begin));
+        const std::string_view piece = text.substr(begin, bounds[1] - begin);
+        if (numbers_apart_ && found > 1) {
+            split_digits(piece, [&](std::string_view group) { take(group, true); });
+        } else {
+            take(piece, false);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-// GPT-2's pre-tokenizer: splits text into pieces (words, numbers, punctuation, white space). Byte pairs are merged only
+// Pre-tokenizers: they split text into pieces (words, numbers, punctuation, white space). GPT-2 merges byte pairs only
 // within a piece.
 #pragma once
 
@@ -7,15 +7,24 @@
 #include <string>
 #include <string_view>
 
+enum class Pieces {
+    words,                  // GPT-2's
+    words_without_numbers,  // numbers apart, without a space before them, and in groups of three digits, from the right
+    lines_without_numbers,  // lines with their line breaks, and numbers as before
+};
+
 class PreTokenizer {
 public:
-    PreTokenizer();
+    explicit PreTokenizer(Pieces pieces = Pieces::words);
     ~PreTokenizer();
     PreTokenizer(const PreTokenizer&) = delete;
-    // Calls `piece` for each piece of the text, in order; joined, the pieces are the text, which must be valid UTF-8.
-    void split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
+    // For each piece of a text, in order. `number`: whether it is one that stands apart. Joined, the pieces are the
+    // text, which must be valid UTF-8.
+    using Take = std::function<void(std::string_view piece, bool number)>;
+    void split(std::string_view text, const Take& take) const;
 
 private:
+    const bool numbers_apart_;
     void* code_ = nullptr;  // pcre2_code
     bool jit_ = false;
 };

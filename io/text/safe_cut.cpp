@@ -19,6 +19,8 @@ bool begins_visible(uint8_t first) {
 
 }  // namespace
 
+bool is_line_end(char left, char right) { return left == '\n' && begins_visible(static_cast<uint8_t>(right)); }
+
 int64_t safe_cut(std::string_view text, int64_t begin, int64_t size, const AddedTokens& added) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     size_t from = static_cast<size_t>(begin + std::max<int64_t>(size, 1));

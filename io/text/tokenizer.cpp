@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "io/text/byte_pair.h"
 #include "io/file/checksum.h"
@@ -13,6 +14,7 @@
 #include "io/text/bpe_trainer.h"
 #include "io/file/utf8.h"
 #include "io/text/pre_tokenizer.h"
+#include "io/text/superwords.h"
 #include "io/text/tokenizer_files.h"
 #include "io/text/word_table.h"
 
@@ -103,6 +105,7 @@ public:
             merger_.add(merge);
             add(merge.result);
         }
+        if (vocabulary_.superwords) superwords_.emplace(vocabulary_, merger_);
     }
 
     int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }
@@ -117,7 +120,7 @@ public:
         if (find_invalid_utf8(text) < text.size()) text = replaced = replace_invalid_utf8(text);
         std::vector<int32_t> ids;
         ids.reserve(text.size() / 3);
-        const auto encode_piece = [&](std::string_view piece) {
+        const auto encode_piece = [&](std::string_view piece, bool) {
             const int64_t* const whole = piece.size() <= longest_ ? whole_.find(piece) : nullptr;
             if (whole) {
                 ids.push_back(static_cast<int32_t>(*whole));
@@ -126,7 +129,14 @@ public:
             }
         };
         added_.split(
-            text, [&](std::string_view part) { pre_tokenizer_.split(part, encode_piece); },
+            text,
+            [&](std::string_view part) {
+                if (superwords_) {
+                    superwords_->encode(part, ids);
+                } else {
+                    pre_tokenizer_.split(part, encode_piece);
+                }
+            },
             [&](int32_t id) { ids.push_back(id); });
         return ids;
     }
@@ -145,6 +155,7 @@ private:
     const AddedTokens added_;
     BytePairMerger merger_;
     PreTokenizer pre_tokenizer_;
+    std::optional<SuperwordEncoder> superwords_;
     WordTable whole_;  // pieces that are one token, as most words are
     size_t longest_ = 0;
 };
@@ -211,7 +222,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const T
     if (trained_vocabulary_size(spec) > 0)
         throw InputError(spec +
                          ": is learned only when a new model is trained; learn a tokenizer with tokenize --train TEXT "
-                         "--vocab N OUT.json, and give OUT.json");
+                         "--vocab N OUT.json (with --superwords for superbpe:N), and give OUT.json");
     const bool want_gpt2 = spec == "gpt2";
     const std::string path = want_gpt2 ? find_gpt2_merges(settings.data_directory) : spec;
     const std::string remedy = "run scripts/get_data.sh vocab.bpe";

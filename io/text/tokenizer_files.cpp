@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "io/text/byte_symbols.h"
+#include "io/text/superwords.h"
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
@@ -188,6 +189,13 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
         vocabulary.merges.push_back({parts[0], parts[1], id});
         merger.add(vocabulary.merges.back());
     }
+    // Nor does it say how a text is cut into words. A token that crosses them tells.
+    const auto crosses = [&](const Merge& merge) {
+        return vocabulary.tokens[merge.result].find(' ', 1) != std::string::npos &&
+               !is_within_word(vocabulary.tokens[merge.result]);
+    };
+    vocabulary.superwords = std::ranges::any_of(vocabulary.merges, crosses);
+    if (vocabulary.superwords) require_tokens_within_lines(path, vocabulary.tokens);
     if (end_id >= 0 && vocabulary.tokens[end_id].size() > 1) recognise_end_of_text(vocabulary);  // not for a byte
     return vocabulary;
 }

@@ -18,7 +18,7 @@ Vocabulary read_hugging_face_tokenizer(const std::string& path);
 
 // The text of a tokenizer.json.
 std::string hugging_face_json(const Vocabulary& vocabulary);
-// Writes tokenizer.json, tokenizer_config.json, vocab.json and merges.txt.
+// Writes tokenizer.json, tokenizer_config.json and, unless there are superwords, vocab.json and merges.txt.
 std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabulary, const std::string& directory);
 
 // The tokenizer in a GGUF file (tokenizer_gguf.cpp).

@@ -11,6 +11,7 @@
 #include "io/text/byte_symbols.h"
 #include "io/text/tokenizer.h"
 #include "io/model/llmc_files.h"
+#include "io/text/superwords.h"
 #include "io/text/tokenizer_files.h"
 
 namespace {
@@ -23,6 +24,10 @@ enum TokenType : int32_t { normal = 1, control = 3, user_defined = 4, unused = 5
 // of text does not write the byte, and llama.cpp, which replaces invalid UTF-8, does not find it in a prompt.
 constexpr char no_byte[] = "\xFF";
 std::string no_merge() { return to_symbols(no_byte) + " " + to_symbols(no_byte); }
+
+constexpr const char* pre_tokenizer = "tokenizer.ggml.pre";
+constexpr const char* superbpe = "superbpe";  // llama.cpp's name for SuperBPE's
+bool has_superwords(const GgufFile& file) { return file.has(pre_tokenizer) && file.text(pre_tokenizer) == superbpe; }
 
 std::string placeholder(int64_t id) { return "[PAD" + std::to_string(id) + "]"; }
 
@@ -58,8 +63,9 @@ struct TokenTexts {
 
 // The tokens as the file has them, without the placeholders at the end of a padded vocabulary.
 TokenTexts read_token_texts(const GgufFile& file) {
-    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {"tokenizer.ggml.pre", "gpt-2"}})
-        if (!file.has(key) || file.text(key) != expected)
+    const bool superwords = has_superwords(file);
+    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {pre_tokenizer, "gpt-2"}})
+        if (!(superwords && key == pre_tokenizer) && (!file.has(key) || file.text(key) != expected))
             bad_input(file.path(), key, file.has(key) ? one_line(file.text(key)) : "no value", one_line(expected),
                       "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer");
     TokenTexts tokens{.texts = file.texts("tokenizer.ggml.tokens"), .types = {}};
@@ -104,7 +110,7 @@ void add_gguf_tokenizer(GgufWriter& writer, const std::string& path, const Token
     const bool ends = vocabulary.end_of_text >= 0;
     const auto end = static_cast<uint32_t>(ends ? vocabulary.end_of_text : id_of_no_byte(vocabulary.tokens));
     writer.add("tokenizer.ggml.model", std::string_view("gpt2"));
-    writer.add("tokenizer.ggml.pre", std::string_view("gpt-2"));
+    writer.add(pre_tokenizer, std::string_view(vocabulary.superwords ? superbpe : "gpt-2"));
     writer.add("tokenizer.ggml.tokens", texts);
     writer.add("tokenizer.ggml.token_type", types);
     writer.add("tokenizer.ggml.merges", merges);
@@ -135,6 +141,8 @@ Vocabulary read_gguf_tokenizer(const GgufFile& file) {
     for (const std::string_view line : lines)
         merges.push_back(parse_merge(file.path(), "merge " + std::to_string(merges.size() + 1), line));
     Vocabulary vocabulary = assemble_vocabulary(file.path(), std::move(tokens), merges, std::move(added));
+    vocabulary.superwords = has_superwords(file);
+    if (vocabulary.superwords) require_tokens_within_lines(file.path(), vocabulary.tokens);
     recognise_end_of_text(vocabulary);  // <|endoftext|>, whatever its type, as in llama.cpp
     if (file.has("tokenizer.ggml.eos_token_id")) {
         const int64_t last = std::ssize(vocabulary.tokens) - 1;

@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer files, if they describe a byte-level BPE with GPT-2's pre-tokenizer.
+// Hugging Face's tokenizer files, if they describe a byte-level BPE with GPT-2's pre-tokenizer or SuperBPE's.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,6 +8,7 @@
 #include "io/file/error.h"
 #include "io/file/file.h"
 #include "io/file/json.h"
+#include "io/text/superwords.h"
 #include "io/text/tokenizer_files.h"
 
 using nlohmann::json;
@@ -179,6 +180,28 @@ json read_added_tokens(const std::string& path, const json& config) {
     return added;
 }
 
+ordered_json byte_level(bool words) {
+    return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", words}};
+}
+
+// SuperBPE's, which isolates numbers, and then groups of three digits in them.
+ordered_json superword_cutting() {
+    const auto isolate = [](const char* regex) {
+        return ordered_json{
+            {"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
+    };
+    return {{"type", "Sequence"},
+            {"pretokenizers", {isolate("\\p{N}+"), isolate("(?=(\\d{3})+(?!\\d))"), byte_level(false)}}};
+}
+
+// Whether a pre-tokenizer is SuperBPE's. trim_offsets changes no ids.
+bool is_superword_cutting(json cutting) {
+    if (cutting.value("type", json()) != json("Sequence") || !cutting.contains("pretokenizers")) return false;
+    for (json& part : cutting["pretokenizers"])
+        if (part.is_object() && part.contains("trim_offsets")) part["trim_offsets"] = false;
+    return cutting == json(superword_cutting());
+}
+
 Vocabulary read_tokenizer_json(const std::string& path, const json& file, const json& config) {
     const json& model = require(path, file, "model", json::value_t::object, "an object");
     refuse_other(path, file, "normalizer");
@@ -189,10 +212,12 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file, const 
     const json& vocab = require(path, model, "vocab", json::value_t::object, "an object that maps tokens to ids");
     const json& listed = require(path, model, "merges", json::value_t::array, "a list of merges");
     const json& cutting = require(path, file, "pre_tokenizer", json::value_t::object, "an object");
-    refuse_other(path, cutting, "type", "ByteLevel");
-    refuse_other(path, cutting, "add_prefix_space");
-    if (cutting.value("use_regex", json(true)) != json(true) && !listed.empty()) {
-        bad_input(path, "use_regex", json_text(cutting["use_regex"]), "true", other_tokenizer);
+    const bool superwords = is_superword_cutting(cutting);
+    if (!superwords) {
+        refuse_other(path, cutting, "type", "ByteLevel");
+        refuse_other(path, cutting, "add_prefix_space");
+        if (cutting.value("use_regex", json(true)) != json(true) && !listed.empty())
+            bad_input(path, "use_regex", json_text(cutting["use_regex"]), "true", other_tokenizer);
     }
     json added = json::array();
     if (file.contains("added_tokens")) {
@@ -214,7 +239,10 @@ Vocabulary read_tokenizer_json(const std::string& path, const json& file, const 
         if (!entry.is_object()) bad_input(path, "added_tokens", json_text(entry), "objects", "write the file again");
     complete_added_tokens(path, config, vocab, added);
     Tokens tokens = read_tokens(path, vocab, added, merges);
-    return assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
+    if (superwords) require_tokens_within_lines(path, tokens.tokens);
+    Vocabulary vocabulary = assemble_vocabulary(path, std::move(tokens.tokens), merges, std::move(tokens.added));
+    vocabulary.superwords = superwords;
+    return vocabulary;
 }
 
 // Reads vocab.json with merges.txt and, if there is one, added_tokens.json beside it.
@@ -318,16 +346,15 @@ std::string hugging_face_json(const Vocabulary& vocabulary) {
                          {"special", token.special}});
     }
     const bool words = !vocabulary.merges.empty();  // single bytes need no cutting into words
-    const ordered_json byte_level = {
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", words}};
+    const ordered_json bytes = byte_level(words);
     return text_of({{"version", "1.0"},
                     {"truncation", nullptr},
                     {"padding", nullptr},
                     {"added_tokens", added},
                     {"normalizer", nullptr},
-                    {"pre_tokenizer", byte_level},
-                    {"post_processor", byte_level},
-                    {"decoder", byte_level},
+                    {"pre_tokenizer", vocabulary.superwords ? superword_cutting() : bytes},
+                    {"post_processor", bytes},
+                    {"decoder", bytes},
                     {"model",
                      {{"type", "BPE"},
                       {"dropout", nullptr},
@@ -348,11 +375,14 @@ std::vector<WrittenFile> write_hugging_face_tokenizer(const Vocabulary& vocabula
     const std::string end = vocabulary.end_of_text >= 0 ? vocabulary.tokens[vocabulary.end_of_text] : "";
     std::string merge_lines = "#version: 0.2\n";
     for (const Merge& merge : vocabulary.merges) merge_lines += merge_line(vocabulary, merge) + "\n";
-    write("vocab.json", text_of(vocab_of(vocabulary)));
-    write("merges.txt", merge_lines);
+    if (!vocabulary.superwords) {  // these two would be read as GPT-2's
+        write("vocab.json", text_of(vocab_of(vocabulary)));
+        write("merges.txt", merge_lines);
+    }
     write("tokenizer.json", hugging_face_json(vocabulary));
     // PreTrainedTokenizerFast takes tokenizer.json as it is; GPT2Tokenizer would add its own end of text.
-    ordered_json config = {{"tokenizer_class", end == end_of_text_token ? "GPT2Tokenizer" : "PreTrainedTokenizerFast"},
+    const bool gpt2 = end == end_of_text_token && !vocabulary.superwords;
+    ordered_json config = {{"tokenizer_class", gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast"},
                            {"add_prefix_space", false},
                            {"clean_up_tokenization_spaces", false}};
     if (!end.empty()) config.update({{"bos_token", end}, {"eos_token", end}, {"unk_token", end}});

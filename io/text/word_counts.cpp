@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "io/file/utf8.h"
-#include "io/text/pre_tokenizer.h"
 
-void WordCounts::add_pieces(std::span<const TextPiece> pieces, const AddedTokens& added) {
-    const PreTokenizer pre_tokenizer;
+void WordCounts::add_pieces(std::span<const TextPiece> pieces, const AddedTokens& added, Pieces kind) {
+    const PreTokenizer pre_tokenizer(kind);
     std::vector<WordCounts> of_threads(static_cast<size_t>(omp_get_max_threads()));
     std::exception_ptr error;
 #pragma omp parallel
@@ -25,7 +24,7 @@ void WordCounts::add_pieces(std::span<const TextPiece> pieces, const AddedTokens
                 added.split(
                     piece,
                     [&](std::string_view part) {
-                        pre_tokenizer.split(part, [&](std::string_view word) { own.add(word); });
+                        pre_tokenizer.split(part, [&](std::string_view word, bool) { own.add(word); });
                     },
                     [](int32_t) {});
             } catch (...) {  // an exception must not leave a parallel region

@@ -548,17 +548,25 @@ TEST_F(DatasetTest, ATextWithoutPlacesToCutIsUsedWhole) {
 TEST_F(DatasetTest, APartOfATextIsTokenizedAndCountedOnce) {
     const auto tokenizer = load_tokenizer("byte");
     std::string text;
-    for (int i = 0; i < 300'000; i++) text += "line " + std::to_string(1'000'000 + i) + "\n";
+    for (int i = 0; i < 500'000; i++) text += "line " + std::to_string(1'000'000 + i) + "\n";
     write_bytes(path("long.txt"), text);
     const auto part = [&](int64_t wanted) { return DataNames({path("long.txt")}, "text", wanted); };
     const Datasets data = open_datasets(part(1'000'000), "", *tokenizer, path("cache"));
     EXPECT_NEAR(static_cast<double>(data.train.tokens()), 900'000, 40'000) << "a stretch has 15,625";
     EXPECT_NEAR(static_cast<double>(data.val.tokens()), 100'000, 16'000);
-    int64_t bytes = 0;
-    count_training_words(part(1'000'000), "", tokenizer->added()).each([&](std::string_view word, int64_t count) {
-        bytes += count * std::ssize(word);
-    });
-    EXPECT_EQ(bytes, data.train.tokens()) << "a tokenizer is learned from the same part";
+    const auto bytes_of = [](const WordCounts& counts) {
+        int64_t bytes = 0;
+        counts.each([&](std::string_view word, int64_t count) { bytes += count * std::ssize(word); });
+        return bytes;
+    };
+    for (const bool superwords : {false, true}) {
+        const TextCounts counted = count_training_text(part(1'000'000), "", tokenizer->added(), superwords);
+        EXPECT_EQ(bytes_of(counted.words), data.train.tokens()) << "a tokenizer is learned from the same part";
+        EXPECT_EQ(bytes_of(counted.lines), superwords ? data.train.tokens() : 0);
+    }
+    const TextCounts all = count_training_text(path("long.txt"), "", tokenizer->added(), true);
+    EXPECT_EQ(bytes_of(all.words), open_datasets(path("long.txt"), "", *tokenizer, path("cache")).train.tokens());
+    EXPECT_NEAR(static_cast<double>(bytes_of(all.lines)), 0.9 * 4e6, 3e5) << "lines teach enough in 4 MB";
     EXPECT_FALSE(open_datasets(part(1'000'000), "", *tokenizer, path("cache")).train.remade);
     EXPECT_EQ(open_datasets(part(100'000'000), "", *tokenizer, path("cache")).train.tokens(),
               open_datasets(path("long.txt"), "", *tokenizer, path("cache")).train.tokens())

@@ -233,9 +233,8 @@ TEST_F(Documents, AChangeOfAnyFileIsNoticed) {
 TEST_F(Documents, ATokenizerIsLearnedFromTheTrainingPart) {
     const std::string lines = write("x.jsonl", json_line("one") + json_line("two") + json_line("x"));
     std::map<std::string, int64_t> counts;
-    count_training_words(lines, "", added_tokens_to_train()).each([&](std::string_view word, int64_t times) {
-        counts[std::string(word)] += times;
-    });
+    count_training_text(lines, "", added_tokens_to_train(), false)
+        .words.each([&](std::string_view word, int64_t times) { counts[std::string(word)] += times; });
     EXPECT_EQ(counts, (std::map<std::string, int64_t>{{"one", 1}, {"two", 1}}));
 }
 

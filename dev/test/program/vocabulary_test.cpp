@@ -37,6 +37,7 @@ std::vector<float> spread_parameters(const GPT2Config& config) {
 
 class VocabularyTest : public Program {
 protected:
+    void learn_on_the_way(const std::string& tokenizer, Args how);
     std::string model(const std::string& name, const GPT2Config& config, const std::vector<float>& parameters,
                       const Tokenizer* tokenizer) const {
         fs::create_directory(at(name));
@@ -302,14 +303,17 @@ TEST_F(VocabularyTest, TrainsOnIdsThatAreNoText) {
 }
 
 // The run learns from its training part, keeps what it has learned, and does not tokenize the text again.
-TEST_F(VocabularyTest, ATokenizerLearnedOnTheWay) {
+void VocabularyTest::learn_on_the_way(const std::string& tokenizer, Args how) {
     const std::string lines = read_bytes(text);
     write_bytes(text, lines + std::string(lines.size() / 10, '~'));  // in the last tenth only
-    expect_done(training("run", {{"tokenizer", "bpe:300"}, {"save-every", "3"}}));
+    expect_done(training("run", {{"tokenizer", tokenizer}, {"save-every", "3"}}));
     write_bytes(at("part"),
                 read_bytes(text).substr(0, static_cast<size_t>(0.9 * (static_cast<double>(lines.size()) +
                                                                       static_cast<double>(lines.size() / 10)))));
-    expect_done({"tokenize", "--train", at("part"), "--vocab", "300", at("own.json")});
+    how.insert({"vocab", "300"});
+    std::vector<std::string> learn = words("tokenize", how);
+    learn.insert(learn.end(), {"--train", at("part"), at("own.json")});
+    expect_done(learn);
     const std::string learned = read_bytes(at("own.json"));
     EXPECT_EQ(read_bytes(at("run/latest/tokenizer.json")), learned);
     EXPECT_EQ(learned.find("~~"), std::string::npos) << "not from the validation part";
@@ -328,3 +332,5 @@ TEST_F(VocabularyTest, ATokenizerLearnedOnTheWay) {
     EXPECT_EQ(generate(at("run.gguf"), {{"prompt", "line"}}), generate(at("run"), {{"prompt", "line"}}));
     EXPECT_EQ(eval(at("run.gguf"), text), eval(at("run"), text));
 }
+TEST_F(VocabularyTest, ATokenizerLearnedOnTheWay) { learn_on_the_way("bpe:300", {}); }
+TEST_F(VocabularyTest, SuperwordsLearnedOnTheWay) { learn_on_the_way("superbpe:300", {{"superwords", ""}}); }

@@ -1,0 +1,43 @@
+// Superwords: tokens that cross words, such as " of the". Liu et al. 2025, SuperBPE: Space Travel for Language Models
+// (arXiv:2503.13423). A tokenizer first learns tokens within words, then merges go on across them. A text is encoded
+// without regard to words; only numbers stand apart, in groups of three digits.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/text/byte_pair.h"
+#include "io/text/pre_tokenizer.h"
+#include "io/text/word_table.h"
+
+// Whether a token lies within one of GPT-2's words, as far as its ASCII characters tell: letters, digits, punctuation
+// or white space, after a space or not.
+bool is_within_word(std::string_view token);
+
+// Throws InputError, naming `path`, if a token reaches over a line break to what is written on the next line: a text is
+// cut there for work in pieces.
+void require_tokens_within_lines(const std::string& path, const std::vector<std::string>& tokens);
+
+// Encodes a text by all merges, whichever words they cross, but as fast as by words: as long as no merge of lower rank
+// could cross the boundary of two words, the tokens of words come first, from a table, and then the merges across them.
+class SuperwordEncoder {
+public:
+    // `merger` has the vocabulary's merges.
+    SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger);
+    // Appends the ids of `text`, which must be valid UTF-8, to `out`.
+    void encode(std::string_view text, std::vector<int32_t>& out) const;
+
+private:
+    void encode_within_words(std::string_view text, std::vector<int32_t>& out) const;
+    bool may_merge(char left, char right) const;
+
+    const BytePairMerger& merger_;
+    const PreTokenizer words_{Pieces::words_without_numbers};
+    const int32_t first_;            // rank of the first merge that crosses words
+    WordTable whole_;                // tokens of the merges before it
+    size_t longest_ = 0;             // of them, in bytes
+    std::bitset<65536> neighbours_;  // bytes that stand side by side in one of them
+};
