@@ -14,6 +14,7 @@
 struct Shape {
     int64_t layers, channels, context, batch;
     constexpr int64_t heads() const { return channels / 32; }
+    bool operator==(const Shape&) const = default;
 };
 struct Rates {
     double lr;                           // AdamW's
@@ -26,7 +27,9 @@ struct Recipe {
     Rates rates;
     bool compared;  // with others at so many operations; false: it extends the recipes before it
     Shape with_few_tokens = shape;
-    Rates of_new_text = rates;  // if the run comes to no token twice
+    // If the run comes to no token twice, with a sampled softmax, as it was measured for.
+    Rates of_new_text = rates;
+    Shape for_new_text = shape;
     // From here on --embedding pairs gains, below it loses, and a sampled softmax saves most of the classifier's time.
     static constexpr int64_t many_tokens = 4096;
     static constexpr int64_t drawn_tokens = 256;  // of it, beside the targets; half or four times as many are no better
@@ -45,14 +48,13 @@ struct Recipe {
     }
     // Another vocabulary than the recipe's is that of a smaller text. With 1,024 tokens a run has fewer operations for
     // the same text, and larger models and longer sequences (128 are as much text as 64 of 8,192) are better.
-    constexpr const Shape& shape_for(int64_t vocabulary) const {
-        return vocabulary < many_tokens ? with_few_tokens : shape;
+    constexpr const Shape& shape_for(int64_t vocabulary, bool new_text) const {
+        return vocabulary < many_tokens ? with_few_tokens : new_text ? for_new_text : shape;
     }
-    // The rates for a run that reads its text `passes` times. AdamW's is best from 8,192 tokens on. The fewer they are,
-    // the more often each occurs. With 1,024 higher rates than 0.003 gained nothing, and all runs of more operations
-    // had it.
-    Rates rates_for(int64_t vocabulary, double passes) const {
-        const auto [lr, muon_lr] = passes <= 1 ? of_new_text : rates;
+    // AdamW's rate is best from 8,192 tokens on. The fewer they are, the more often each occurs. With 1,024 higher
+    // rates than 0.003 gained nothing, and all runs of more operations had it.
+    Rates rates_for(int64_t vocabulary, bool new_text) const {
+        const auto [lr, muon_lr] = new_text ? of_new_text : rates;
         const double fraction = static_cast<double>(vocabulary) / 8192;
         return {std::clamp(lr * std::cbrt(fraction * fraction), std::min(lr, 0.003), lr), muon_lr};
     }
@@ -63,7 +65,7 @@ struct Recipe {
 // clang-format off
 inline constexpr std::array recipes = {
     Recipe{7e12, {2, 64, 64, 32}, 8192, {0.012}, true, {4, 64, 128, 16}, {0.008, 0.01}},
-    Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}, {0.008, 0.01}},
+    Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, true, {4, 96, 128, 16}, {0.008, 0.01}, {4, 64, 64, 32}},
     Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, true, {6, 128, 128, 16}, {0.006, 0.007}},
     Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, true, {6, 192, 128, 16}, {0.006, 0.007}},
     Recipe{7e14, {6, 192, 256, 16}, 8192, {0.006}, false},

@@ -167,8 +167,8 @@ std::string expectation(double flops) {
 
 // The model's shape, the batch and the optimizer that a recipe names for so many tokens. Sequences are as long as the
 // context, unless one of the two is given.
-Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab) {
-    const Shape& shape = recipe.shape_for(vocab);
+Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, bool new_text) {
+    const Shape& shape = recipe.shape_for(vocab, new_text);
     const int64_t longest = options.given("seq") ? std::max(shape.context, options.seq) : shape.context;
     const int64_t context = options.given("context") ? options.context : longest;
     Choices choices = {{"layers", text(shape.layers)},
@@ -198,38 +198,45 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool own_recipe = own_shape || options.given("tokenizer");
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     struct Measured {
-        double flops_per_second, flops_per_token;
+        double flops_per_second;
+        bool new_text;  // of which no token comes twice
         Tokens kind;
         TextUse use;
     };
     std::map<const Recipe*, Measured> machine;
-    const auto flops_in_time = [&](const Recipe& recipe) {
+    const auto measure = [&](const Recipe& recipe, bool new_text) -> Measured {
         Options trial = options;
         const int64_t vocab = vocab_of(recipe);
-        Choices choices = choices_of(recipe, options, vocab);
+        Choices choices = choices_of(recipe, options, vocab, new_text);
         choices.emplace_back("vocab", text(vocab));
         trial.choose(choices);
         const StepTime time =
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
         const Tokens kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
-        const TextUse use = use_on_first(options, all_bytes, kind, tokens, ranks);
-        machine[&recipe] = {time.flops_per_second, time.flops_per_token, kind, use};
-        return std::max(seconds - use.seconds, seconds / 10) * time.flops_per_second;
+        return {time.flops_per_second, new_text && tokens <= text_tokens(text_bytes, kind), kind,
+                use_on_first(options, all_bytes, kind, tokens, ranks)};
+    };
+    const auto flops_in_time = [&](const Recipe& recipe) {
+        Measured measured = measure(recipe, samples_softmax(options));
+        const auto shape = [&](bool new_text) { return recipe.shape_for(vocab_of(recipe), new_text); };
+        if (!measured.new_text && shape(true) != shape(false)) measured = measure(recipe, false);
+        machine[&recipe] = measured;
+        return std::max(seconds - measured.use.seconds, seconds / 10) * measured.flops_per_second;
     };
     const auto most_flops = [&](const Recipe& recipe) {
         return whole_time ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe)}));
     };
     const auto [best, flops] = best_recipe(flops_in_time, most_flops);
     const Recipe& recipe = *best;
-    const auto& [speed, flops_per_token, kind, use] = machine.at(best);
+    const auto& [speed, new_text, kind, use] = machine.at(best);
     const int64_t vocab = kind.vocab;
     const double useful_flops = std::min(flops, most_flops(recipe));
-    const Rates rates = recipe.rates_for(vocab, useful_flops / flops_per_token / text_tokens(text_bytes, kind));
+    const Rates rates = recipe.rates_for(vocab, new_text);
 
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
-        for (const auto& choice : choices_of(recipe, options, vocab)) choices.push_back(choice);
+        for (const auto& choice : choices_of(recipe, options, vocab, new_text)) choices.push_back(choice);
         choices.emplace_back("lr", text(rates.lr));
         const bool has_muon = !options.given("optimizer") || options.optimizer != "adamw";
         if (has_muon && rates.muon_lr) choices.emplace_back("muon-lr", text(*rates.muon_lr));

@@ -183,6 +183,7 @@ TEST(Options, Contradictions) {
     EXPECT_TRUE(
         contains(error_of({"tokenize", "a", "b.bin", "--train", "--vocab", "300"}), "b.bin does not end in .json"));
     EXPECT_TRUE(contains(error_of({"tokenize", "a", "b.bin", "--vocab", "300"}), "--vocab: is for --train"));
+    EXPECT_TRUE(contains(error_of({"tokenize", "a", "b.bin", "--superwords"}), "--superwords: is for --train"));
     EXPECT_TRUE(contains(error_of({"tokenize", "--train", "a", "--vocab", "256", "b.json"}), "from 257 to 1048576"));
     EXPECT_TRUE(contains(error_of({"tokenize", "--train", "a", "--vocab", "300", "b.json", "--tokenizer", "gpt2"}),
                          "--tokenizer: cannot be used with --train"));

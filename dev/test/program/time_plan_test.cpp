@@ -356,7 +356,7 @@ TEST(Recipes, AreMeasuredUpToTheFirstThatIsTooLarge) {
 // The rate of 1,024 tokens is that of the preset tiny, and no vocabulary has a lower or a higher one than measured.
 TEST(Recipes, HaveALowerRateForFewerTokens) {
     const Recipe& r = recipes.front();
-    const auto lr = [](const Recipe& recipe, int64_t vocab) { return recipe.rates_for(vocab, 2).lr; };
+    const auto lr = [](const Recipe& recipe, int64_t vocab) { return recipe.rates_for(vocab, false).lr; };
     EXPECT_EQ(r.vocab, 8192);
     EXPECT_DOUBLE_EQ(lr(r, 8192), r.rates.lr);
     EXPECT_DOUBLE_EQ(lr(r, 1024), 0.003);
@@ -379,18 +379,21 @@ TEST(Recipes, HaveAsManyTokensAsATextCanTeach) {
 TEST(Recipes, HaveLowerRatesForATextThatIsNotReadTwice) {
     for (const Recipe& each : recipes) EXPECT_LE(each.of_new_text.lr, each.rates.lr);
     const Recipe& r = recipes[2];
-    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1).lr, 0.006);
-    EXPECT_EQ(r.rates_for(65536, 1).muon_lr, 0.007);
-    EXPECT_DOUBLE_EQ(r.rates_for(65536, 1.1).lr, 0.012);
-    EXPECT_EQ(r.rates_for(65536, 1.1).muon_lr, std::nullopt) << "the default";
-    EXPECT_DOUBLE_EQ(r.rates_for(1024, 1).lr, 0.003);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, true).lr, 0.006);
+    EXPECT_EQ(r.rates_for(65536, true).muon_lr, 0.007);
+    EXPECT_DOUBLE_EQ(r.rates_for(65536, false).lr, 0.012);
+    EXPECT_EQ(r.rates_for(65536, false).muon_lr, std::nullopt) << "the default";
+    EXPECT_DOUBLE_EQ(r.rates_for(1024, true).lr, 0.003);
 }
 
 TEST(Recipes, HaveLargerModelsForFewTokensAndAsManyTokensInAStep) {
     for (const Recipe& r : recipes) {
-        EXPECT_EQ(&r.shape_for(8192), &r.shape);
-        EXPECT_EQ(&r.shape_for(4096), &r.shape);
-        EXPECT_EQ(&r.shape_for(1024), &r.with_few_tokens);
+        EXPECT_EQ(&r.shape_for(8192, false), &r.shape);
+        EXPECT_EQ(&r.shape_for(4096, false), &r.shape);
+        for (const bool new_text : {false, true}) EXPECT_EQ(&r.shape_for(1024, new_text), &r.with_few_tokens);
+        EXPECT_EQ(&r.shape_for(4096, true), &r.for_new_text);
+        EXPECT_LE(r.for_new_text.channels, r.shape.channels) << "it reads more of the text";
+        EXPECT_EQ(r.for_new_text.batch * r.for_new_text.context, r.shape.batch * r.shape.context);
         const Shape &many = r.shape, &few = r.with_few_tokens;
         EXPECT_GE(few.layers, many.layers);
         EXPECT_GE(few.channels, many.channels);
