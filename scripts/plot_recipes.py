@@ -18,7 +18,7 @@ TEXTS = {"tinyshakespeare": "Tiny Shakespeare, 1 MB", "sotu": "State of the Unio
 
 
 def vocabulary(options):
-    tokenizer = re.search(r"--tokenizer bpe:(\d+)", options)
+    tokenizer = re.search(r"--tokenizer (?:super)?bpe:(\d+)", options)
     return int(tokenizer[1]) if tokenizer else 257
 
 

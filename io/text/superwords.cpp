@@ -1,6 +1,7 @@
 #include "io/text/superwords.h"
 
 #include <algorithm>
+#include <span>
 
 #include "io/file/error.h"
 #include "io/file/json.h"
@@ -56,18 +57,17 @@ SuperwordEncoder::SuperwordEncoder(const Vocabulary& vocabulary, const BytePairM
     : merger_(merger), first_(first_across_words(vocabulary)) {
     const auto add = [&](int32_t id) {
         const std::string& token = vocabulary.tokens[id];
-        if (!whole_.find(token)) whole_[token] = id;
-        longest_ = std::max(longest_, token.size());
+        whole_[token] = id;
         for (size_t i = 0; i + 1 < token.size(); ++i) neighbours_.set(pair_of(token[i], token[i + 1]));
     };
     for (const int32_t id : find_byte_ids(vocabulary.tokens)) add(id);
-    for (int32_t rank = 0; rank < first_; ++rank) add(vocabulary.merges[rank].result);
+    for (const Merge& merge : std::span(vocabulary.merges).first(static_cast<size_t>(first_))) add(merge.result);
 }
 
 bool SuperwordEncoder::may_merge(char left, char right) const { return neighbours_.test(pair_of(left, right)); }
 
 void SuperwordEncoder::encode_within_words(std::string_view text, std::vector<int32_t>& out) const {
-    if (const int64_t* const whole = text.size() <= longest_ ? whole_.find(text) : nullptr) {
+    if (const int64_t* const whole = whole_.find(text)) {
         out.push_back(static_cast<int32_t>(*whole));
     } else {
         merger_.encode(text, out, first_);

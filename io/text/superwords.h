@@ -38,6 +38,5 @@ private:
     const PreTokenizer words_{Pieces::words_without_numbers};
     const int32_t first_;            // rank of the first merge that crosses words
     WordTable whole_;                // tokens of the merges before it
-    size_t longest_ = 0;             // of them, in bytes
     std::bitset<65536> neighbours_;  // bytes that stand side by side in one of them
 };

@@ -136,6 +136,36 @@ TEST_F(Superwords, IdsAreThoseOfAllMerges) {
     }
 }
 
+// Bytes, and a token for each of these pairs of them.
+Vocabulary pairs_of_bytes(const Strings& pairs) {
+    Vocabulary vocabulary = train_byte_pairs(WordCounts(), 257);
+    vocabulary.superwords = true;
+    const auto ids = find_byte_ids(vocabulary.tokens);
+    for (const std::string& pair : pairs) {
+        vocabulary.merges.push_back({ids[static_cast<unsigned char>(pair[0])], ids[static_cast<unsigned char>(pair[1])],
+                                     static_cast<int32_t>(vocabulary.tokens.size())});
+        vocabulary.tokens.push_back(pair);
+    }
+    return vocabulary;
+}
+
+Strings tokens_of(const Vocabulary& vocabulary, std::string_view text) {
+    Strings tokens;
+    for (const int32_t id : make_tokenizer(vocabulary, "superbpe", false)->encode(text))
+        tokens.push_back(vocabulary.tokens[static_cast<size_t>(id)]);
+    return tokens;
+}
+
+// "'t" is a word of its own, but the merge of its letter with the next word's first is of lower rank.
+TEST_F(Superwords, MergesGoByRankAndNotByWord) {
+    EXPECT_EQ(tokens_of(pairs_of_bytes({"tx", "'t"}), "'tx"), (Strings{"'", "tx"}));
+    EXPECT_EQ(tokens_of(pairs_of_bytes({"'t", "tx"}), "'tx"), (Strings{"'t", "x"}));
+}
+
+TEST_F(Superwords, NothingIsMergedWithANumber) {
+    EXPECT_EQ(tokens_of(pairs_of_bytes({"1t", "t1", "12"}), "t1t12"), (Strings{"t", "1", "t", "12"}));
+}
+
 // On text that is like what was learned, most merges across words apply, and long lines are merged in another way than
 // short ones.
 TEST_F(Superwords, IdsOfProseAreThoseOfAllMerges) {
@@ -261,9 +291,10 @@ TEST_F(Superwords, OtherPreTokenizersAndTokensOfSeveralLinesAreRefused) {
 }
 
 TEST_F(Superwords, WordsAreToldFromTheTokensThatCrossThem) {
-    for (const char* token : {" the", "the", " ...", "'s", "\n  ", " ", "\u00f2x", " 12", "''"})
+    for (const char* token :
+         {" the", "the", "zAaZ", " ...", "'s", "\n  ", " ", "19", "\u0400x", "\u00f2x", " 12", "''"})
         EXPECT_TRUE(is_within_word(token)) << token;
-    for (const char* token : {" of the", "the ", "a1", "]] ", ", and", "x'", "<id"})
+    for (const char* token : {" of the", "the ", "a1", " 1a", "]] ", ", and", "x'", "<id"})
         EXPECT_FALSE(is_within_word(token)) << token;
 }
 
