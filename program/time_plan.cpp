@@ -116,11 +116,12 @@ int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text
     return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 
-// Whether a run that comes to so many tokens should have superwords among them.
+// Whether a run that comes to so many tokens should have superwords among them. They make more of a text fit into it,
+// which gains as long as the text is new; where it is read again, what they repeat is learned by heart.
 bool has_superwords(const Options& options, int64_t text_bytes, int64_t vocab, double tokens) {
     if (options.given("tokenizer")) return is_superword_spec(options.tokenizer);
     return samples_softmax(options) && vocab >= Recipe::least_sampled_tokens &&
-           superwords_gain(text_bytes, vocab, tokens);
+           is_new_text(text_bytes, {vocab, true}, tokens);
 }
 
 // 0 for token shards. A compressed text is about three times as long as its file.
@@ -199,7 +200,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
     struct Measured {
         double flops_per_second;
-        bool new_text;  // of which no token comes twice
+        bool new_text;
         Tokens kind;
         TextUse use;
     };
@@ -214,7 +215,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
         const Tokens kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
-        return {time.flops_per_second, new_text && tokens <= text_tokens(text_bytes, kind), kind,
+        return {time.flops_per_second, new_text && is_new_text(text_bytes, kind, tokens), kind,
                 use_on_first(options, all_bytes, kind, tokens, ranks)};
     };
     const auto flops_in_time = [&](const Recipe& recipe) {

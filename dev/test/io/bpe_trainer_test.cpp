@@ -205,8 +205,8 @@ TEST_F(BpeTrainer, SizesOnTheCommandLine) {
     EXPECT_TRUE(is_superword_spec("superbpe:300") && !is_superword_spec("bpe:300"));
     EXPECT_EQ(trained_vocabulary_size("byte"), 0);
     EXPECT_EQ(trained_vocabulary_size("./bpe:300"), 0);
-    for (const char* spec :
-         {"bpe:", "bpe:256", "superbpe:256", "bpe:1048577", "bpe:1e3", "bpe:-300", "bpe: 300", "bpe:99999999999999999999"})
+    for (const char* spec : {"bpe:", "bpe:256", "superbpe:256", "bpe:1048577", "bpe:1e3", "bpe:-300", "bpe: 300",
+                             "bpe:99999999999999999999"})
         expect_refused([&] { trained_vocabulary_size(spec); }, {"--tokenizer", spec, "257 to 1048576"});
     for (const char* spec : {"bpe:300", "superbpe:300"})
         expect_refused([&] { load_tokenizer(spec); }, {spec, "tokenize --train"});
