@@ -3,6 +3,7 @@
 #include "io/text/superwords.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <map>
@@ -220,6 +221,29 @@ TEST_F(Superwords, TheLastEighthIsLearnedAcrossWords) {
         }
         merger.add(next);
     }
+}
+
+// The words and lines come in another order then.
+TEST_F(Superwords, LearnedTheSameByAnyNumberOfThreads) {
+    const std::string text = read_bytes("data/tinyshakespeare.txt");
+    std::vector<TextPiece> speeches;
+    for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find("\n\n", begin), text.size() - 2) + 2;
+        speeches.push_back({std::string_view(text).substr(begin, end - begin), true});
+        begin = end;
+    }
+    const int threads = omp_get_max_threads();
+    std::vector<Strings> tokens;
+    for (const int n : {1, 2, 5}) {
+        omp_set_num_threads(n);
+        WordCounts words, lines;
+        words.add_pieces(speeches, added_tokens_to_train(), Pieces::words_without_numbers);
+        lines.add_pieces(speeches, added_tokens_to_train(), Pieces::lines_without_numbers);
+        tokens.push_back(train_superwords(words, lines, 1000).tokens);
+    }
+    omp_set_num_threads(threads);
+    EXPECT_EQ(tokens[1], tokens[0]);
+    EXPECT_EQ(tokens[2], tokens[0]);
 }
 
 TEST_F(Superwords, TokensAreOfOneLineAndNotTooLong) {
