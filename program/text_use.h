@@ -11,28 +11,28 @@ constexpr double training_part = 0.9;         // of a text
 constexpr int64_t largest_measured_mb = 100;  // of a text that recipes were compared on
 
 // The tokens of a run, as far as the plan has to know them.
-struct Tokens {
+struct TokenKind {
     int64_t vocab;
     bool superwords = false;  // an eighth of them
 };
 // A token of a learned vocabulary of 2^n is about n/4 bytes long, or n/3 with superwords.
-inline double bytes_per_token(const Tokens& tokens) {
+inline double bytes_per_token(const TokenKind& tokens) {
     return tokens.vocab > bytes_alone ? std::log2(static_cast<double>(tokens.vocab)) / (tokens.superwords ? 3 : 4) : 1;
 }
 
 // Of the training part of a text, about. Token shards (0 bytes) count as large.
-inline double text_tokens(int64_t text_bytes, const Tokens& kind) {
+inline double text_tokens(int64_t text_bytes, const TokenKind& kind) {
     return text_bytes == 0 ? std::numeric_limits<double>::infinity()
                            : training_part * static_cast<double>(text_bytes) / bytes_per_token(kind);
 }
 // Whether a run comes to hardly any text twice. Recipes for new text were measured up to 1.02 passes, others from 3 on.
-inline bool is_new_text(int64_t text_bytes, const Tokens& kind, double tokens_of_run) {
+inline bool is_new_text(int64_t text_bytes, const TokenKind& kind, double tokens_of_run) {
     return tokens_of_run <= 1.1 * text_tokens(text_bytes, kind);
 }
 
 struct RunOnText {
     double seconds, tokens;  // of the run, and that it comes to in this time
-    Tokens kind;
+    TokenKind kind;
     int64_t threads;
     int64_t given_mb = 0;  // by --text-mb; 0: not given
 };

@@ -138,7 +138,7 @@ int64_t bytes_of_text(const Options& options) {
 }
 
 // Of a run of so many tokens, on rank 0's machine. All ranks call it.
-TextUse use_on_first(const Options& options, int64_t all_bytes, const Tokens& kind, double tokens, Ranks& ranks) {
+TextUse use_on_first(const Options& options, int64_t all_bytes, const TokenKind& kind, double tokens, Ranks& ranks) {
     const TextUse use = use_of_text({.seconds = seconds_to_train(options),
                                      .tokens = tokens,
                                      .kind = kind,
@@ -201,7 +201,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
     struct Measured {
         double flops_per_second;
         bool new_text;
-        Tokens kind;
+        TokenKind kind;
         TextUse use;
     };
     std::map<const Recipe*, Measured> machine;
@@ -214,7 +214,7 @@ void choose_recipe(Options& options, Ranks& ranks) {
         const StepTime time =
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
-        const Tokens kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
+        const TokenKind kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
         return {time.flops_per_second, new_text && is_new_text(text_bytes, kind, tokens), kind,
                 use_on_first(options, all_bytes, kind, tokens, ranks)};
     };

@@ -141,8 +141,8 @@ void run_text(std::string_view input) {
     }();
     static const auto superwords = [] {
         WordCounts words, lines;
-        words.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::words_without_numbers);
-        lines.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::lines_without_numbers);
+        words.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::words_and_numbers);
+        lines.add_pieces(std::vector<TextPiece>{{sample, true}}, {}, Pieces::lines_and_numbers);
         return make_tokenizer(train_superwords(words, lines, 290), "superwords", false);
     }();
     const std::string_view text = input.substr(1);

@@ -313,8 +313,8 @@ TextCounts count_text(const Texts& texts, TextPart part, const AddedTokens& adde
     };
     if (!superwords) return {.words = count(Pieces::words, texts.wanted_bytes)};
     const int64_t of_lines = texts.wanted_bytes > 0 ? std::min(texts.wanted_bytes, bytes_of_lines) : bytes_of_lines;
-    return {.words = count(Pieces::words_without_numbers, texts.wanted_bytes),
-            .lines = count(Pieces::lines_without_numbers, of_lines)};
+    return {.words = count(Pieces::words_and_numbers, texts.wanted_bytes),
+            .lines = count(Pieces::lines_and_numbers, of_lines)};
 }
 
 CachedTokens cached_tokens(const Texts& texts, std::optional<Survey>& surveyed, TextPart part,

@@ -28,8 +28,8 @@ bool is_superword_spec(const std::string& spec);
 Vocabulary train_byte_pairs(const WordCounts& words, int64_t size, const std::function<void(int64_t)>& progress = {});
 
 // Learns superwords (io/text/superwords.h) for the last eighth of the tokens, or for more if every word has become one
-// token before: the merges go on in `lines` (Pieces::lines_without_numbers), where pairs cross words. `words` are
-// Pieces::words_without_numbers. A superword has 64 bytes at most: longer ones repeat whole sentences, and cost a
+// token before: the merges go on in `lines` (Pieces::lines_and_numbers), where pairs cross words. `words` are
+// Pieces::words_and_numbers. A superword has 64 bytes at most: longer ones repeat whole sentences, and cost a
 // token each.
 Vocabulary train_superwords(const WordCounts& words, const WordCounts& lines, int64_t size,
                             const std::function<void(int64_t)>& progress = {});

@@ -20,7 +20,7 @@ std::string words(const std::string& number) {
 // A number that stands apart is the pattern's group 1.
 std::string pattern_of(Pieces pieces) {
     if (pieces == Pieces::words) return words(R"( ?\p{N}++)");
-    return pieces == Pieces::words_without_numbers ? words(R"((\p{N}++))") : R"((\p{N}++)|[^\n\p{N}]++\n*+|\n++)";
+    return pieces == Pieces::words_and_numbers ? words(R"((\p{N}++))") : R"((\p{N}++)|[^\n\p{N}]++\n*+|\n++)";
 }
 
 // \w of Rust's regular expressions (Unicode TR18): alphabetic characters, marks, decimal digits, connectors and

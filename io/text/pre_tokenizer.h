@@ -8,9 +8,9 @@
 #include <string_view>
 
 enum class Pieces {
-    words,                  // GPT-2's
-    words_without_numbers,  // numbers apart, without a space before them, and in groups of three digits, from the right
-    lines_without_numbers,  // lines with their line breaks, and numbers as before
+    words,              // GPT-2's
+    words_and_numbers,  // numbers apart, without a space before them, and in groups of three digits, from the right
+    lines_and_numbers,  // lines with their line breaks, and numbers as before
 };
 
 class PreTokenizer {

@@ -23,12 +23,6 @@ size_t pair_of(char left, char right) {
     return size_t{static_cast<unsigned char>(left)} << 8 | static_cast<unsigned char>(right);
 }
 
-int32_t first_across_words(const Vocabulary& vocabulary) {
-    const auto crosses = [&](const Merge& merge) { return !is_within_word(vocabulary.tokens[merge.result]); };
-    const auto first = std::ranges::find_if(vocabulary.merges, crosses);
-    return static_cast<int32_t>(first - vocabulary.merges.begin());
-}
-
 }  // namespace
 
 bool is_within_word(std::string_view token) {
@@ -44,6 +38,12 @@ bool is_within_word(std::string_view token) {
     return true;
 }
 
+int32_t first_across_words(const Vocabulary& vocabulary) {
+    const auto crosses = [&](const Merge& merge) { return !is_within_word(vocabulary.tokens[merge.result]); };
+    const auto first = std::ranges::find_if(vocabulary.merges, crosses);
+    return static_cast<int32_t>(first - vocabulary.merges.begin());
+}
+
 void require_tokens_within_lines(const std::string& path, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens)
         for (size_t i = 0; i + 1 < token.size(); ++i)
@@ -53,32 +53,22 @@ void require_tokens_within_lines(const std::string& path, const std::vector<std:
                                  "another tokenizer with --tokenizer superbpe:N");
 }
 
-SuperwordEncoder::SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger)
-    : merger_(merger), first_(first_across_words(vocabulary)) {
-    const auto add = [&](int32_t id) {
-        const std::string& token = vocabulary.tokens[id];
-        whole_[token] = id;
+SuperwordEncoder::SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger, const WordEncoder& words)
+    : merger_(merger), words_(words) {
+    const auto within = static_cast<size_t>(first_across_words(vocabulary));
+    for (const Merge& merge : std::span(vocabulary.merges).first(within)) {
+        const std::string& token = vocabulary.tokens[merge.result];
         for (size_t i = 0; i + 1 < token.size(); ++i) neighbours_.set(pair_of(token[i], token[i + 1]));
-    };
-    for (const int32_t id : find_byte_ids(vocabulary.tokens)) add(id);
-    for (const Merge& merge : std::span(vocabulary.merges).first(static_cast<size_t>(first_))) add(merge.result);
+    }
 }
 
 bool SuperwordEncoder::may_merge(char left, char right) const { return neighbours_.test(pair_of(left, right)); }
-
-void SuperwordEncoder::encode_within_words(std::string_view text, std::vector<int32_t>& out) const {
-    if (const int64_t* const whole = whole_.find(text)) {
-        out.push_back(static_cast<int32_t>(*whole));
-    } else {
-        merger_.encode(text, out, first_);
-    }
-}
 
 void SuperwordEncoder::encode(std::string_view text, std::vector<int32_t>& out) const {
     std::string_view words;       // those before which, and after which, no merge within words is possible
     size_t section = out.size();  // its ids begin here; nothing is merged across the end of a section
     const auto end_words = [&] {
-        if (!words.empty()) encode_within_words(words, out);
+        if (!words.empty()) words_.encode(words, out);
         words = {};
     };
     const auto end_section = [&] {
@@ -86,10 +76,10 @@ void SuperwordEncoder::encode(std::string_view text, std::vector<int32_t>& out) 
         merger_.merge(out, section);
         section = out.size();
     };
-    words_.split(text, [&](std::string_view word, bool number) {
+    pre_tokenizer_.split(text, [&](std::string_view word, bool number) {
         if (number) {
             end_section();
-            encode_within_words(word, out);
+            words_.encode(word, out);
             end_section();
             return;
         }

@@ -11,11 +11,14 @@
 
 #include "io/text/byte_pair.h"
 #include "io/text/pre_tokenizer.h"
-#include "io/text/word_table.h"
+#include "io/text/word_encoder.h"
 
 // Whether a token lies within one of GPT-2's words, as far as its ASCII characters tell: letters, digits, punctuation
 // or white space, after a space or not.
 bool is_within_word(std::string_view token);
+
+// The rank of the first merge whose token does not, or the number of merges.
+int32_t first_across_words(const Vocabulary& vocabulary);
 
 // Throws InputError, naming `path`, if a token reaches over a line break to what is written on the next line: a text is
 // cut there for work in pieces.
@@ -25,18 +28,16 @@ void require_tokens_within_lines(const std::string& path, const std::vector<std:
 // could cross the boundary of two words, the tokens of words come first, from a table, and then the merges across them.
 class SuperwordEncoder {
 public:
-    // `merger` has the vocabulary's merges.
-    SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger);
+    // `merger` has the vocabulary's merges, and `words` encodes by those before first_across_words().
+    SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger, const WordEncoder& words);
     // Appends the ids of `text`, which must be valid UTF-8, to `out`.
     void encode(std::string_view text, std::vector<int32_t>& out) const;
 
 private:
-    void encode_within_words(std::string_view text, std::vector<int32_t>& out) const;
     bool may_merge(char left, char right) const;
 
     const BytePairMerger& merger_;
-    const PreTokenizer words_{Pieces::words_without_numbers};
-    const int32_t first_;            // rank of the first merge that crosses words
-    WordTable whole_;                // tokens of the merges before it
-    std::bitset<65536> neighbours_;  // bytes that stand side by side in one of them
+    const WordEncoder& words_;
+    const PreTokenizer pre_tokenizer_{Pieces::words_and_numbers};
+    std::bitset<65536> neighbours_;  // bytes that stand side by side in a token within words
 };

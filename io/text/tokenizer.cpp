@@ -16,7 +16,7 @@
 #include "io/text/pre_tokenizer.h"
 #include "io/text/superwords.h"
 #include "io/text/tokenizer_files.h"
-#include "io/text/word_table.h"
+#include "io/text/word_encoder.h"
 
 namespace {
 
@@ -95,17 +95,11 @@ public:
         : vocabulary_(std::move(vocabulary)),
           name_(name),
           added_(vocabulary_.added, special_as_text || vocabulary_.split_special_tokens),
-          merger_(find_byte_ids(vocabulary_.tokens)) {
-        const auto add = [this](int32_t id) {
-            if (const std::string& token = vocabulary_.tokens[id]; !whole_.find(token)) whole_[token] = id;
-            longest_ = std::max(longest_, vocabulary_.tokens[id].size());
-        };
-        for (const int32_t id : find_byte_ids(vocabulary_.tokens)) add(id);
-        for (const Merge& merge : vocabulary_.merges) {
-            merger_.add(merge);
-            add(merge.result);
-        }
-        if (vocabulary_.superwords) superwords_.emplace(vocabulary_, merger_);
+          merger_(find_byte_ids(vocabulary_.tokens)),
+          words_(vocabulary_, merger_,
+                 vocabulary_.superwords ? first_across_words(vocabulary_) : BytePairMerger::all_merges) {
+        for (const Merge& merge : vocabulary_.merges) merger_.add(merge);
+        if (vocabulary_.superwords) superwords_.emplace(vocabulary_, merger_, words_);
     }
 
     int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }
@@ -120,21 +114,13 @@ public:
         if (find_invalid_utf8(text) < text.size()) text = replaced = replace_invalid_utf8(text);
         std::vector<int32_t> ids;
         ids.reserve(text.size() / 3);
-        const auto encode_piece = [&](std::string_view piece, bool) {
-            const int64_t* const whole = piece.size() <= longest_ ? whole_.find(piece) : nullptr;
-            if (whole) {
-                ids.push_back(static_cast<int32_t>(*whole));
-            } else {
-                merger_.encode(piece, ids);
-            }
-        };
         added_.split(
             text,
             [&](std::string_view part) {
                 if (superwords_) {
                     superwords_->encode(part, ids);
                 } else {
-                    pre_tokenizer_.split(part, encode_piece);
+                    pre_tokenizer_.split(part, [&](std::string_view word, bool) { words_.encode(word, ids); });
                 }
             },
             [&](int32_t id) { ids.push_back(id); });
@@ -154,10 +140,9 @@ private:
     const std::string name_;
     const AddedTokens added_;
     BytePairMerger merger_;
+    WordEncoder words_;
     PreTokenizer pre_tokenizer_;
     std::optional<SuperwordEncoder> superwords_;
-    WordTable whole_;  // pieces that are one token, as most words are
-    size_t longest_ = 0;
 };
 
 // The path of vocab.bpe, in `directory` or in a directory of that name beside the program.

@@ -63,9 +63,9 @@ struct TokenTexts {
 
 // The tokens as the file has them, without the placeholders at the end of a padded vocabulary.
 TokenTexts read_token_texts(const GgufFile& file) {
-    const bool superwords = has_superwords(file);
-    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {pre_tokenizer, "gpt-2"}})
-        if (!(superwords && key == pre_tokenizer) && (!file.has(key) || file.text(key) != expected))
+    const char* const cutting = has_superwords(file) ? superbpe : "gpt-2";
+    for (const auto& [key, expected] : {std::pair("tokenizer.ggml.model", "gpt2"), {pre_tokenizer, cutting}})
+        if (!file.has(key) || file.text(key) != expected)
             bad_input(file.path(), key, file.has(key) ? one_line(file.text(key)) : "no value", one_line(expected),
                       "only byte-level BPE like GPT-2's is supported; name another tokenizer with --tokenizer");
     TokenTexts tokens{.texts = file.texts("tokenizer.ggml.tokens"), .types = {}};

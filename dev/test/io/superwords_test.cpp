@@ -78,8 +78,7 @@ WordCounts count(std::string_view text, Pieces kind) {
 }
 
 Vocabulary learn(std::string_view text, int64_t size) {
-    return train_superwords(count(text, Pieces::words_without_numbers), count(text, Pieces::lines_without_numbers),
-                            size);
+    return train_superwords(count(text, Pieces::words_and_numbers), count(text, Pieces::lines_and_numbers), size);
 }
 
 Strings split(std::string_view text, Pieces kind) {
@@ -92,7 +91,7 @@ Strings split(std::string_view text, Pieces kind) {
 Strings sections(std::string_view text) {
     Strings found = {""};
     bool after_number = false;
-    PreTokenizer(Pieces::lines_without_numbers).split(text, [&](std::string_view piece, bool number) {
+    PreTokenizer(Pieces::lines_and_numbers).split(text, [&](std::string_view piece, bool number) {
         if (number || after_number) found.emplace_back();
         found.back() += piece;
         after_number = number;
@@ -110,7 +109,7 @@ std::vector<int32_t> ids_by_definition(const Vocabulary& vocabulary, std::string
 }
 
 TEST_F(Superwords, NumbersStandApartInGroupsOfThreeDigits) {
-    const auto groups = [](std::string_view text) { return split(text, Pieces::lines_without_numbers); };
+    const auto groups = [](std::string_view text) { return split(text, Pieces::lines_and_numbers); };
     EXPECT_EQ(groups("in 1234567, 12 or 123\n\n4"),
               (Strings{"in ", "1", "234", "567", ", ", "12", " or ", "123", "\n\n", "4"}));
     // Numerals that are no decimal digits end a run of them, and belong to the group before (SuperBPE's patterns in
@@ -118,10 +117,10 @@ TEST_F(Superwords, NumbersStandApartInGroupsOfThreeDigits) {
     EXPECT_EQ(groups("12\u00b2345\u00bd1"), (Strings{"12\u00b2", "345\u00bd1"}));
     EXPECT_EQ(groups("\u0967\u0968\u0969\u0966"), (Strings{"\u0967", "\u0968\u0969\u0966"}));
     EXPECT_EQ(groups("123456\u2167"), (Strings{"123", "456\u2167"}));
-    EXPECT_EQ(split("it's 1234 a1  b\n c", Pieces::words_without_numbers),
+    EXPECT_EQ(split("it's 1234 a1  b\n c", Pieces::words_and_numbers),
               (Strings{"it", "'s", " ", "1", "234", " a", "1", " ", " b", "\n", " c"}));
-    EXPECT_EQ(split("a\n\n\nb\n c", Pieces::lines_without_numbers), (Strings{"a\n\n\n", "b\n", " c"}));
-    EXPECT_EQ(split(std::string(300'001, '7'), Pieces::words_without_numbers).size(), 100'001u);
+    EXPECT_EQ(split("a\n\n\nb\n c", Pieces::lines_and_numbers), (Strings{"a\n\n\n", "b\n", " c"}));
+    EXPECT_EQ(split(std::string(300'001, '7'), Pieces::words_and_numbers).size(), 100'001u);
 }
 
 TEST_F(Superwords, IdsAreThoseOfAllMerges) {
@@ -204,14 +203,14 @@ TEST_F(Superwords, TheLastEighthIsLearnedAcrossWords) {
     const Vocabulary vocabulary = learn(text, size);
     ASSERT_EQ(std::ssize(vocabulary.tokens), size);
     EXPECT_TRUE(vocabulary.superwords);
-    const Vocabulary words = train_byte_pairs(count(text, Pieces::words_without_numbers), within);
+    const Vocabulary words = train_byte_pairs(count(text, Pieces::words_and_numbers), within);
     EXPECT_TRUE(std::equal(words.tokens.begin(), words.tokens.end(), vocabulary.tokens.begin()));
     BytePairMerger merger(find_byte_ids(vocabulary.tokens));
     for (int64_t rank = 0; rank < std::ssize(vocabulary.merges); ++rank) {
         const Merge& next = vocabulary.merges[static_cast<size_t>(rank)];
         if (rank >= std::ssize(words.merges)) {
             std::map<std::pair<int32_t, int32_t>, int64_t> counts;
-            for (const std::string& line : split(text, Pieces::lines_without_numbers)) {
+            for (const std::string& line : split(text, Pieces::lines_and_numbers)) {
                 std::vector<int32_t> ids;
                 merger.encode(line, ids);
                 for (size_t i = 0; i + 1 < ids.size(); ++i) ++counts[{ids[i], ids[i + 1]}];
@@ -237,8 +236,8 @@ TEST_F(Superwords, LearnedTheSameByAnyNumberOfThreads) {
     for (const int n : {1, 2, 5}) {
         omp_set_num_threads(n);
         WordCounts words, lines;
-        words.add_pieces(speeches, added_tokens_to_train(), Pieces::words_without_numbers);
-        lines.add_pieces(speeches, added_tokens_to_train(), Pieces::lines_without_numbers);
+        words.add_pieces(speeches, added_tokens_to_train(), Pieces::words_and_numbers);
+        lines.add_pieces(speeches, added_tokens_to_train(), Pieces::lines_and_numbers);
         tokens.push_back(train_superwords(words, lines, 1000).tokens);
     }
     omp_set_num_threads(threads);
