@@ -178,7 +178,7 @@ help: ## this list
 	@awk -F': [^#]*## |:.*## ' '/^[a-z_0-9-]*:[^#]*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 # Files that take little time at run time are optimized less: GCC's -Og compiles a third faster than -O1, as fast as -O0.
-COLD := $(RUN) $(COMMAND_LINE) $(B)/train_gpt2.o $(patsubst %,$(B)/io/%.o,model/checkpoint model/checkpoint_reading model/gguf model/hugging_face \
+COLD := $(filter-out %/pair_embedding.o,$(RUN)) $(COMMAND_LINE) $(B)/train_gpt2.o $(patsubst %,$(B)/io/%.o,model/checkpoint model/checkpoint_reading model/gguf model/hugging_face \
     file/json file/line_file data/data_files text/tokenizer_hugging_face) \
     $(patsubst %,$(B)/program/%.o,commands exit_status interactive time_plan training_run)
 OPT  :=

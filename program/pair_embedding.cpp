@@ -5,6 +5,9 @@
 #include <iterator>
 #include <vector>
 
+#include "device/cpu/prefetch.h"
+#include "device/device.h"
+
 namespace {
 
 constexpr int64_t most_tokens = 8 << 20;
@@ -36,6 +39,8 @@ void each_neighbour(int64_t i, int64_t n, const F& f) {
         if (i + d < n) f(i + d, weight_at(d));
     }
 }
+
+constexpr size_t ahead = 16;  // of reads in no order that hardware foresees: so much earlier they are prefetched
 
 struct Entry {
     uint32_t column;
@@ -72,12 +77,14 @@ SparseMatrix positive_mutual_information(const std::vector<uint32_t>& tokens, in
         std::vector<uint32_t> seen;
 #pragma omp for schedule(dynamic, 16)
         for (size_t a = 0; a < rows; ++a) {
-            for (size_t p = begin[a]; p < begin[a + 1]; ++p)
+            for (size_t p = begin[a]; p < begin[a + 1]; ++p) {
+                if (p + ahead < places.size()) prefetch_line(tokens.data() + places[p + ahead]);
                 each_neighbour(places[p], n, [&](int64_t j, uint32_t weight) {
                     const uint32_t b = tokens[static_cast<size_t>(j)];
                     if (weights[b] == 0) seen.push_back(b);
                     weights[b] += weight;
                 });
+            }
             for (const uint32_t b : seen) {
                 const double information = std::log(weights[b] / total / (share[a] * share[b]));
                 if (information > 0) matrix[a].push_back({b, static_cast<float>(information)});
@@ -90,14 +97,17 @@ SparseMatrix positive_mutual_information(const std::vector<uint32_t>& tokens, in
 }
 
 // out (V,C) = matrix (V,V) · x (V,C)
-void multiply(const SparseMatrix& matrix, const std::vector<float>& x, std::vector<float>& out, int64_t C) {
+void multiply(const SparseMatrix& matrix, const float* x, float* out, int64_t C) {
     const auto V = static_cast<int64_t>(matrix.size());
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t a = 0; a < V; ++a) {
-        float* const row = out.data() + a * C;
+        float* const row = out + a * C;
         std::fill_n(row, C, 0.0f);
-        for (const auto& [b, value] : matrix[static_cast<size_t>(a)]) {
-            const float* const other = x.data() + b * C;
+        const std::vector<Entry>& entries = matrix[static_cast<size_t>(a)];
+        for (size_t e = 0; e < entries.size(); ++e) {
+            if (e + ahead < entries.size()) prefetch_range(x + entries[e + ahead].column * C, C);
+            const auto& [b, value] = entries[e];
+            const float* const other = x + b * C;
             for (int64_t c = 0; c < C; ++c) row[c] += value * other[c];
         }
     }
@@ -105,13 +115,13 @@ void multiply(const SparseMatrix& matrix, const std::vector<float>& x, std::vect
 
 // Makes the columns of x (V,C) orthonormal, by the Cholesky factor of xᵀx. A column that depends on those before it
 // becomes 0.
-void orthonormalize(std::vector<float>& x, int64_t V, int64_t C) {
+void orthonormalize(float* x, int64_t V, int64_t C) {
     std::vector<double> gram(static_cast<size_t>(C * C)), diagonal(static_cast<size_t>(C));
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = 0; i < C; ++i) {
         double* const row = gram.data() + i * C;
         for (int64_t v = 0; v < V; ++v) {
-            const float *const values = x.data() + v * C, value = values[i];
+            const float *const values = x + v * C, value = values[i];
             for (int64_t j = i; j < C; ++j) row[j] += static_cast<double>(value) * static_cast<double>(values[j]);
         }
         diagonal[static_cast<size_t>(i)] = row[i];
@@ -126,7 +136,7 @@ void orthonormalize(std::vector<float>& x, int64_t V, int64_t C) {
     }
 #pragma omp parallel for schedule(static)
     for (int64_t v = 0; v < V; ++v) {
-        float* const values = x.data() + v * C;
+        float* const values = x + v * C;
         for (int64_t i = 0; i < C; ++i) {
             const double* const row = gram.data() + i * C;
             values[i] = row[i] > 0 ? static_cast<float>(values[i] / row[i]) : 0;
@@ -139,17 +149,22 @@ void orthonormalize(std::vector<float>& x, int64_t V, int64_t C) {
 
 void add_pair_embeddings(const Dataset& dataset, int64_t V, int64_t C, float* wte) {
     const SparseMatrix matrix = positive_mutual_information(first_tokens(dataset), V);
-    std::vector<float> x(wte, wte + V * C), product(x.size());
+    const int64_t size = V * C;
+    HostBuffer<float> x = host_allocate<float>(size), product = host_allocate<float>(size);
+    std::copy_n(wte, size, x.get());
     for (int i = 0; i < iterations; ++i) {
-        multiply(matrix, x, product, C);
+        multiply(matrix, x.get(), product.get(), C);
         std::swap(x, product);
-        orthonormalize(x, V, C);
+        orthonormalize(x.get(), V, C);
     }
     std::vector<double> mean(static_cast<size_t>(C));
-    for (size_t i = 0; i < x.size(); ++i) mean[i % mean.size()] += x[i] / static_cast<double>(V);
+    for (int64_t v = 0; v < V; ++v)
+        for (int64_t c = 0; c < C; ++c) mean[static_cast<size_t>(c)] += x[v * C + c] / static_cast<double>(V);
     double squares = 0;
-    for (size_t i = 0; i < x.size(); ++i) squares += std::pow(x[i] - mean[i % mean.size()], 2);
+    for (int64_t v = 0; v < V; ++v)
+        for (int64_t c = 0; c < C; ++c)
+            squares += std::pow(x[v * C + c] -= static_cast<float>(mean[static_cast<size_t>(c)]), 2);
     if (squares == 0) return;  // no two tokens
-    const double scale = deviation / std::sqrt(squares / static_cast<double>(x.size()));
-    for (size_t i = 0; i < x.size(); ++i) wte[i] += static_cast<float>(scale * (x[i] - mean[i % mean.size()]));
+    const double scale = deviation / std::sqrt(squares / static_cast<double>(size));
+    for (int64_t i = 0; i < size; ++i) wte[i] += static_cast<float>(scale * x[i]);
 }
