@@ -11,6 +11,6 @@
 // (Halko, Martinsson & Tropp 2011, "Finding structure with randomness"). It begins with the random values in wte, so
 // the columns are in no order.
 //
-// The beginning of the data is counted, 8 Mi tokens, whose ids are less than V. The bits do not depend on the number of
-// threads.
+// The beginning of the data is counted, 16 Mi tokens, whose ids are less than V. The bits do not depend on the number
+// of threads.
 void add_pair_embeddings(const Dataset& dataset, int64_t V, int64_t C, float* wte);

@@ -57,12 +57,14 @@ std::vector<double> added_by_plain_loops(const std::vector<uint16_t>& tokens, in
 
     const std::vector<float> start = random_values(V * C);
     std::vector<double> x(start.begin(), start.end());
-    for (int iteration = 0; iteration < 4; ++iteration) {
-        std::vector<double> product(x.size());
-        for (size_t a = 0; a < rows; ++a)
-            for (size_t b = 0; b < rows; ++b)
-                for (size_t c = 0; c < columns; ++c) product[a * columns + c] += matrix[a][b] * x[b * columns + c];
-        x = product;
+    for (int round = 0; round < 2; ++round) {
+        for (int i = 0; i < 5; ++i) {
+            std::vector<double> product(x.size());
+            for (size_t a = 0; a < rows; ++a)
+                for (size_t b = 0; b < rows; ++b)
+                    for (size_t c = 0; c < columns; ++c) product[a * columns + c] += matrix[a][b] * x[b * columns + c];
+            x = product;
+        }
         for (size_t c = 0; c < columns; ++c) {
             const auto dot_with = [&](size_t other) {
                 double sum = 0;
@@ -126,12 +128,13 @@ TEST_F(PairEmbedding, TokensWithLikeNeighboursAreAlike) {
     }
 }
 
-// The program's floats are rounded to 6e-8 of themselves, in each of four products.
+// The program's floats are rounded to 6e-8 of themselves. Of five products in a row, rounding errors of the smallest
+// eigenvectors are larger by the fifth power of the ratio of the eigenvalues, here about 5: 2e-4 of the values.
 TEST_F(PairEmbedding, AgreeWithPlainLoops) {
     const std::vector<uint16_t> tokens = words_of_kinds(3000, 7, 5);
     const std::vector<float> x = added(dataset_of({tokens}), 37, 8);  // two tokens do not occur
     const std::vector<double> expected = added_by_plain_loops(tokens, 37, 8);
-    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-5 * expected_deviation) << i;
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-3 * expected_deviation) << i;
 }
 
 TEST_F(PairEmbedding, SameBitsForAnyNumberOfThreads) {
