@@ -143,8 +143,8 @@ TEST(TextUse, KnowsWhatTextIsNewToARun) {
     EXPECT_NEAR(text_tokens(megabytes, {131072, true}), 15.9e6, 0.1e6) << "enwik8 has 15.6 million";
     EXPECT_NEAR(text_tokens(megabytes, {131072, false}), 21.2e6, 0.1e6) << "enwik8 has 21.9 million";
     const auto is_new = [](int64_t bytes, double tokens) { return is_new_text(bytes, {131072, true}, tokens); };
-    EXPECT_TRUE(is_new(megabytes, 17e6)) << "as far as it was measured, and a little more";
-    EXPECT_FALSE(is_new(megabytes, 18e6));
+    EXPECT_TRUE(is_new(megabytes, 34e6)) << "as far as it was measured, and a little more";
+    EXPECT_FALSE(is_new(megabytes, 36e6));
     EXPECT_TRUE(is_new(0, 1e12)) << "token shards";
     const RunOnText minute{.seconds = 60, .tokens = 6e6, .kind = {131072, true}, .threads = 2};
     RunOnText words = minute;
