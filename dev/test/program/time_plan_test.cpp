@@ -377,7 +377,7 @@ TEST(Recipes, HaveAsManyTokensAsATextCanTeach) {
     EXPECT_EQ(Recipe::tokens_for(0), 0);
 }
 
-TEST(Recipes, HaveLowerRatesForATextThatIsNotReadTwice) {
+TEST(Recipes, HaveLowerRatesForNewText) {
     for (const Recipe& each : recipes) EXPECT_LE(each.of_new_text.lr, each.rates.lr);
     const Recipe& r = recipes[2];
     EXPECT_DOUBLE_EQ(r.rates_for(65536, true).lr, 0.006);
