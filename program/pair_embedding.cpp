@@ -166,8 +166,11 @@ void add_pair_embeddings(const Dataset& dataset, int64_t V, int64_t C, float* wt
         for (int64_t c = 0; c < C; ++c) mean[static_cast<size_t>(c)] += x[v * C + c] / static_cast<double>(V);
     double squares = 0;
     for (int64_t v = 0; v < V; ++v)
-        for (int64_t c = 0; c < C; ++c)
-            squares += std::pow(x[v * C + c] -= static_cast<float>(mean[static_cast<size_t>(c)]), 2);
+        for (int64_t c = 0; c < C; ++c) {
+            float& value = x[v * C + c];
+            value -= static_cast<float>(mean[static_cast<size_t>(c)]);
+            squares += value * value;
+        }
     if (squares == 0) return;  // no two tokens
     const double scale = deviation / std::sqrt(squares / static_cast<double>(size));
     for (int64_t i = 0; i < size; ++i) wte[i] += static_cast<float>(scale * x[i]);
