@@ -154,17 +154,19 @@ TEST_F(PairEmbedding, WithoutPairsNothingIsAdded) {
 
 // No more columns than tokens can be orthonormal. What rounding leaves of the others must not become a column.
 TEST_F(PairEmbedding, MoreChannelsThanTokensThatOccur) {
-    constexpr int64_t V = 6, C = 16, occurring = 4;
-    const std::vector<float> x = added(dataset_of({{0, 1, 2, 0, 2, 1, 1, 2}, {1, 3}}), V, C);
-    int columns = 0;
-    for (int64_t c = 0; c < C; ++c) {
-        double squares = 0;
-        for (int64_t v = 0; v < V; ++v) squares += x[v * C + c] * x[v * C + c];
-        EXPECT_TRUE(std::isfinite(squares)) << "column " << c;
-        columns += squares > 0;
+    for (uint16_t of_kind = 1; of_kind <= 5; ++of_kind) {
+        const int64_t occurring = 2 * of_kind, V = occurring + 2, C = 3 * occurring;
+        const std::vector<float> x = added(dataset_of({words_of_kinds(200, of_kind, 2)}), V, C);
+        int64_t columns = 0;
+        for (int64_t c = 0; c < C; ++c) {
+            double squares = 0;
+            for (int64_t v = 0; v < V; ++v) squares += std::pow(x[static_cast<size_t>(v * C + c)], 2);
+            EXPECT_TRUE(std::isfinite(squares)) << "column " << c << " of " << C;
+            columns += squares > 0;
+        }
+        EXPECT_GE(columns, 1);
+        EXPECT_LE(columns, occurring);
     }
-    EXPECT_GE(columns, 1);
-    EXPECT_LE(columns, occurring);
 }
 
 TEST_F(PairEmbedding, SharesOfTokensAreThoseInAllShards) {
