@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <future>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <tuple>
+
+#include <omp.h>
 
 #include "io/file/error.h"
 #include "io/text/byte_symbols.h"
@@ -67,6 +71,11 @@ private:
     };
     void list_pairs_of_bytes(size_t ids);
     void add_pair(const Pair& pair);
+    // The place of a pair in pairs_, or HashIndex::none.
+    uint32_t find(int32_t left, int32_t right) const {
+        return index_.find(hash_of_pair(left, right),
+                           [&](uint32_t place) { return pairs_[place].left == left && pairs_[place].right == right; });
+    }
     void update_pairs(Side& side, int32_t merged, int32_t result);
 
     // The id of a token stands at its first byte, and its length, as a negative number, at its last byte if it has more
@@ -77,7 +86,7 @@ private:
     std::vector<int32_t> lengths_;  // of a token, in bytes
     std::vector<int32_t> places_;
     std::vector<Pair> pairs_;
-    std::unordered_map<uint64_t, size_t> index_;
+    HashIndex index_;  // of pairs_
     std::priority_queue<Candidate> queue_;
     Side before_{.before = true}, after_{.before = false};
 };
@@ -132,7 +141,7 @@ void PairTable::list_pairs_of_bytes(size_t n) {
 }
 
 void PairTable::add_pair(const Pair& pair) {
-    index_.emplace(pair_key(pair.left, pair.right), pairs_.size());
+    index_.add(hash_of_pair(pair.left, pair.right));
     queue_.push({pair.count, pair.left, pair.right, pairs_.size()});
     pairs_.push_back(pair);
 }
@@ -157,10 +166,10 @@ void PairTable::apply(const Merge& merge) {
     const int32_t left_length = lengths_[left], length = left_length + lengths_[right];
     lengths_.push_back(length);
     for (Side* side : {&before_, &after_}) side->neighbours.resize(lengths_.size());
-    const auto found = index_.find(pair_key(left, right));
-    if (found == index_.end()) return;
-    pairs_[found->second].count = 0;
-    const Pair pair = pairs_[found->second];
+    const uint32_t found = find(left, right);
+    if (found == HashIndex::none) return;
+    pairs_[found].count = 0;
+    const Pair pair = pairs_[found];
     for (size_t i = pair.begin; i < pair.begin + pair.places; ++i) {
         const int32_t place = places_[i], next = place + left_length, end = place + length;
         if (symbols_[place] != left || symbols_[next] != right) continue;
@@ -199,7 +208,7 @@ void PairTable::update_pairs(Side& side, int32_t merged, int32_t result) {
     for (const int32_t id : side.touched) {
         Neighbour& n = side.neighbours[id];
         const auto [old_left, old_right] = pair_with(id, merged);
-        if (n.lost > 0) pairs_[index_.at(pair_key(old_left, old_right))].count -= n.lost;
+        if (n.lost > 0) pairs_[find(old_left, old_right)].count -= n.lost;
         const auto [left, right] = pair_with(id, result);
         if (n.gained > 0) add_pair({.left = left, .right = right, .count = n.gained, .begin = end, .places = n.places});
         end += std::exchange(n.places, end);
@@ -271,14 +280,29 @@ Vocabulary train_byte_pairs(const WordCounts& words, int64_t size, const std::fu
 
 Vocabulary train_superwords(const WordCounts& words, const WordCounts& lines, int64_t size,
                             const std::function<void(int64_t)>& progress) {
-    constexpr int64_t share = 8;
+    constexpr int64_t share = 8, merges_at_once = 1024;
     constexpr size_t longest = 64;
+    require_few_bytes(words, "words");
     require_few_bytes(lines, "lines");
-    Vocabulary vocabulary =
-        train_byte_pairs(words, std::max(size - size / share, smallest_trained_vocabulary), progress);
+    Vocabulary vocabulary = bytes_and_end_of_text();
     vocabulary.superwords = true;
-    PairTable pairs(lines, bytes_and_end_of_text().tokens);
-    for (const Merge& merge : vocabulary.merges) pairs.apply(merge);
-    extend(vocabulary, pairs, size, longest, progress);
+    const int64_t within = std::max(size - size / share, smallest_trained_vocabulary);
+    // Meanwhile a second thread does the same merges in the lines, as many behind as are done at once.
+    const auto policy = omp_get_max_threads() > 1 ? std::launch::async : std::launch::deferred;
+    std::optional<PairTable> in_lines;
+    std::future<void> behind = std::async(policy, [&, tokens = vocabulary.tokens] { in_lines.emplace(lines, tokens); });
+    PairTable in_words(words, vocabulary.tokens);
+    for (size_t done = 0;; done = vocabulary.merges.size()) {
+        extend(vocabulary, in_words, std::min(within, std::ssize(vocabulary.tokens) + merges_at_once),
+               std::string::npos, progress);
+        behind.get();
+        if (vocabulary.merges.size() == done) break;
+        const std::vector<Merge> merges(vocabulary.merges.begin() + static_cast<ptrdiff_t>(done),
+                                        vocabulary.merges.end());
+        behind = std::async(policy, [&in_lines, merges] {
+            for (const Merge& merge : merges) in_lines->apply(merge);
+        });
+    }
+    extend(vocabulary, *in_lines, size, longest, progress);
     return vocabulary;
 }

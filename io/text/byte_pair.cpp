@@ -7,10 +7,7 @@
 namespace {
 
 constexpr int32_t no_merge = BytePairMerger::all_merges;
-constexpr uint64_t free_slot = ~uint64_t{0};
-constexpr size_t longest_short_piece = 64;
-
-size_t hash(uint64_t key) { return (key * 0x9E3779B97F4A7C15u) >> 32; }
+constexpr size_t longest_short_piece = 512;
 
 }  // namespace
 
@@ -26,30 +23,16 @@ std::array<int32_t, 256> find_byte_ids(const std::vector<std::string>& tokens) {
 }
 
 void BytePairMerger::add(const Merge& merge) {
-    const auto insert = [this](const std::pair<uint64_t, int32_t>& entry) {
-        size_t slot = hash(entry.first) & (slots_.size() - 1);
-        while (slots_[slot].first != free_slot) slot = (slot + 1) & (slots_.size() - 1);
-        slots_[slot] = entry;
-    };
-    if (4 * (merges_.size() + 1) > slots_.size()) {  // at most a quarter full: lookups of absent pairs are short
-        std::vector<std::pair<uint64_t, int32_t>> old(std::max<size_t>(1024, 2 * slots_.size()), {free_slot, 0});
-        old.swap(slots_);
-        for (const auto& entry : old) {
-            if (entry.first != free_slot) insert(entry);
-        }
-    }
-    insert({pair_key(merge.left, merge.right), static_cast<int32_t>(merges_.size())});
+    index_.add(hash_of_pair(merge.left, merge.right));
     merges_.push_back(merge);
 }
 
 // no_merge if there is none below `end`.
 int32_t BytePairMerger::rank(int32_t left, int32_t right, int32_t end) const {
-    if (slots_.empty()) return no_merge;
-    const uint64_t key = pair_key(left, right);
-    for (size_t slot = hash(key) & (slots_.size() - 1);; slot = (slot + 1) & (slots_.size() - 1)) {
-        if (slots_[slot].first == key) return slots_[slot].second < end ? slots_[slot].second : no_merge;
-        if (slots_[slot].first == free_slot) return no_merge;
-    }
+    const uint32_t found = index_.find(hash_of_pair(left, right), [&](uint32_t place) {
+        return merges_[place].left == left && merges_[place].right == right;
+    });
+    return found < static_cast<uint32_t>(end) ? static_cast<int32_t>(found) : no_merge;
 }
 
 void BytePairMerger::encode(std::string_view piece, std::vector<int32_t>& out, int32_t end) const {
@@ -66,15 +49,17 @@ void BytePairMerger::merge(std::vector<int32_t>& ids, size_t begin, int32_t end)
     }
 }
 
-// Takes quadratic time, but needs no bookkeeping: the fastest way for words.
+// Takes quadratic time, but needs no bookkeeping: the fastest way for words, and for lines of some hundred tokens.
 void BytePairMerger::merge_short(std::vector<int32_t>& all, size_t begin, int32_t end) const {
     const auto ids = all.begin() + static_cast<ptrdiff_t>(begin);
     std::array<int32_t, longest_short_piece> ranks;  // ranks[i]: of the pair (ids[i], ids[i + 1])
     size_t n = all.size() - begin;
     for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1], end);
     while (n > 1) {
-        const size_t i = std::min_element(ranks.begin(), ranks.begin() + n - 1) - ranks.begin();
-        if (ranks[i] == no_merge) break;
+        int32_t least = no_merge;  // in a loop that becomes vector instructions, unlike std::min_element
+        for (size_t j = 0; j + 1 < n; ++j) least = std::min(least, ranks[j]);
+        if (least == no_merge) break;
+        const size_t i = std::find(ranks.begin(), ranks.begin() + n - 1, least) - ranks.begin();
         ids[i] = merges_[ranks[i]].result;
         std::copy(ids + i + 2, ids + n, ids + i + 1);
         if (i + 2 < n) std::copy(ranks.begin() + i + 2, ranks.begin() + n - 1, ranks.begin() + i + 1);

@@ -8,18 +8,18 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "io/text/added_tokens.h"
+#include "io/text/hash_index.h"
 
 struct Merge {
     int32_t left, right, result;  // ids
 };
 
-// A pair of ids as one number.
-inline uint64_t pair_key(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+inline uint32_t hash_of_pair(int32_t left, int32_t right) {
+    const uint64_t pair = uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+    return static_cast<uint32_t>((pair * 0x9E3779B97F4A7C15u) >> 32);  // Knuth's multiplicative hashing
 }
 
 // Everything that a byte-pair tokenizer consists of.
@@ -51,7 +51,7 @@ private:
 
     std::array<int32_t, 256> byte_ids_;
     std::vector<Merge> merges_;
-    std::vector<std::pair<uint64_t, int32_t>> slots_;  // open addressing: left and right → rank
+    HashIndex index_;  // of merges_, by their left and right
 };
 
 // The id of each byte's token; the first one if there are several, -1 if there is none.

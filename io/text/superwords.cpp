@@ -53,13 +53,18 @@ void require_tokens_within_lines(const std::string& path, const std::vector<std:
                                  "another tokenizer with --tokenizer superbpe:N");
 }
 
-SuperwordEncoder::SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger, const WordEncoder& words)
-    : merger_(merger), words_(words) {
+SuperwordEncoder::SuperwordEncoder(const Vocabulary& vocabulary, const WordEncoder& words)
+    : words_(words), after_words_(find_byte_ids(vocabulary.tokens)) {
     const auto within = static_cast<size_t>(first_across_words(vocabulary));
-    for (const Merge& merge : std::span(vocabulary.merges).first(within)) {
+    const std::span<const Merge> merges = vocabulary.merges;
+    for (const Merge& merge : merges.first(within)) {
         const std::string& token = vocabulary.tokens[merge.result];
         for (size_t i = 0; i + 1 < token.size(); ++i) neighbours_.set(pair_of(token[i], token[i + 1]));
     }
+    std::vector<bool> is_late(vocabulary.tokens.size());  // made by a merge of these ranks, if perhaps by others too
+    for (const Merge& merge : merges.subspan(within)) is_late[merge.result] = true;
+    for (size_t rank = 0; rank < merges.size(); ++rank)
+        if (rank >= within || is_late[merges[rank].left] || is_late[merges[rank].right]) after_words_.add(merges[rank]);
 }
 
 bool SuperwordEncoder::may_merge(char left, char right) const { return neighbours_.test(pair_of(left, right)); }
@@ -73,7 +78,7 @@ void SuperwordEncoder::encode(std::string_view text, std::vector<int32_t>& out) 
     };
     const auto end_section = [&] {
         end_words();
-        merger_.merge(out, section);
+        after_words_.merge(out, section);
         section = out.size();
     };
     pre_tokenizer_.split(text, [&](std::string_view word, bool number) {

@@ -28,16 +28,16 @@ void require_tokens_within_lines(const std::string& path, const std::vector<std:
 // could cross the boundary of two words, the tokens of words come first, from a table, and then the merges across them.
 class SuperwordEncoder {
 public:
-    // `merger` has the vocabulary's merges, and `words` encodes by those before first_across_words().
-    SuperwordEncoder(const Vocabulary& vocabulary, const BytePairMerger& merger, const WordEncoder& words);
+    // `words` encodes by the merges before first_across_words().
+    SuperwordEncoder(const Vocabulary& vocabulary, const WordEncoder& words);
     // Appends the ids of `text`, which must be valid UTF-8, to `out`.
     void encode(std::string_view text, std::vector<int32_t>& out) const;
 
 private:
     bool may_merge(char left, char right) const;
 
-    const BytePairMerger& merger_;
     const WordEncoder& words_;
+    BytePairMerger after_words_;  // the merges that are possible then: a table so small that it stays in the cache
     const PreTokenizer pre_tokenizer_{Pieces::words_and_numbers};
     std::bitset<65536> neighbours_;  // bytes that stand side by side in a token within words
 };

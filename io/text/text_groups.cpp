@@ -104,8 +104,11 @@ void TextGroups::cut_pieces(int64_t limit, bool ends) {
     const bool all = limit == std::ssize(open());
     if (!all && limit < wait_for_) return;
     wait_for_ = piece_bytes_;
+    // Where the text begins that is still to be cut. What is not wanted of the text before it is overwritten by what is
+    // wanted, and dropped at the end at once.
+    size_t next = open_;
     while (true) {
-        const std::string_view text = open();
+        const std::string_view text = std::string_view(text_).substr(next);
         const int64_t cut = safe_cut(text, 0, piece_bytes_, added_);
         const bool last = cut == std::ssize(text);
         if (!all && cut > limit) {
@@ -116,11 +119,14 @@ void TextGroups::cut_pieces(int64_t limit, bool ends) {
         const size_t kept = wanted ? static_cast<size_t>(cut) : 0;
         // Where the end of a document is not wanted, but some of it was, an empty piece ends it.
         if (wanted || (at_end && used_)) places_.push_back({open_, kept, at_end});
-        if (!wanted) text_.erase(open_, static_cast<size_t>(cut));
+        if (next > open_)
+            std::copy_n(text_.begin() + static_cast<ptrdiff_t>(next), kept,
+                        text_.begin() + static_cast<ptrdiff_t>(open_));
         used_ = !at_end && (used_ || wanted);
-        open_ += kept, open_at_ += cut, limit -= cut;
+        open_ += kept, next += static_cast<size_t>(cut), open_at_ += cut, limit -= cut;
         if (last) break;
     }
+    text_.erase(open_, next - open_);
     if (static_cast<int64_t>(open_) >= group_bytes_) finish();
 }
 

@@ -99,7 +99,7 @@ public:
           words_(vocabulary_, merger_,
                  vocabulary_.superwords ? first_across_words(vocabulary_) : BytePairMerger::all_merges) {
         for (const Merge& merge : vocabulary_.merges) merger_.add(merge);
-        if (vocabulary_.superwords) superwords_.emplace(vocabulary_, merger_, words_);
+        if (vocabulary_.superwords) superwords_.emplace(vocabulary_, words_);
     }
 
     int64_t vocab() const override { return static_cast<int64_t>(vocabulary_.tokens.size()); }

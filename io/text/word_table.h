@@ -1,5 +1,4 @@
-// Words with a number each, by open addressing: a look-up misses the cache less often than in a std::unordered_map, and
-// a text has a word for every five of its bytes.
+// Words with a number each.
 #pragma once
 
 #include <cstdint>
@@ -8,65 +7,48 @@
 #include <string_view>
 #include <vector>
 
+#include "io/text/hash_index.h"
+
 class WordTable {
 public:
     // The word's number. That of a new word is 0. Valid until the next word is added.
     int64_t& operator[](std::string_view word) {
-        if (2 * size_ >= std::ssize(slots_)) grow();
-        Slot& slot = slots_[place_of(word)];
-        if (slot.length == free) {
-            slot = {hash(word), bytes_.size(), word.size(), 0};
-            bytes_ += word;
-            ++size_;
-        }
-        return slot.number;
+        const uint32_t hash = hash_of(word), place = place_of(word, hash);
+        if (place != HashIndex::none) return words_[place].number;
+        index_.add(hash);
+        words_.push_back({bytes_.size(), word.size()});
+        bytes_ += word;
+        return words_.back().number;
     }
     // Null if the word is not in the table.
     const int64_t* find(std::string_view word) const {
-        const Slot& slot = slots_[place_of(word)];
-        return slot.length == free ? nullptr : &slot.number;
+        const uint32_t place = place_of(word, hash_of(word));
+        return place == HashIndex::none ? nullptr : &words_[place].number;
     }
-    // Calls use(word, number) for each word.
+    // Calls use(word, number) for each word, in the order in which they were added.
     template <class Use>
     void each(const Use& use) const {
-        for (const Slot& slot : slots_)
-            if (slot.length != free) use(word_of(slot), slot.number);
+        for (const Word& word : words_) use(text_of(word), word.number);
     }
-    int64_t size() const { return size_; }                // words
+    int64_t size() const { return std::ssize(words_); }   // words
     int64_t bytes() const { return std::ssize(bytes_); }  // of them
 
 private:
-    static constexpr size_t free = ~size_t{0};
-    struct Slot {
-        size_t hash = 0, begin = 0, length = free;  // the word's bytes are a part of bytes_
+    struct Word {
+        size_t begin, length;  // its bytes are a part of bytes_
         int64_t number = 0;
     };
-
-    static size_t hash(std::string_view word) { return std::hash<std::string_view>{}(word); }
-    std::string_view word_of(const Slot& slot) const {
-        return std::string_view(bytes_).substr(slot.begin, slot.length);
+    static uint32_t hash_of(std::string_view word) {
+        return static_cast<uint32_t>(std::hash<std::string_view>{}(word));
     }
-    size_t next(size_t place) const { return (place + 1) & (slots_.size() - 1); }
-    // The slot of the word, or the free one where it would be.
-    size_t place_of(std::string_view word) const {
-        const size_t wanted = hash(word);
-        size_t place = wanted & (slots_.size() - 1);
-        for (; slots_[place].length != free; place = next(place))
-            if (slots_[place].hash == wanted && word_of(slots_[place]) == word) break;
-        return place;
+    std::string_view text_of(const Word& word) const {
+        return std::string_view(bytes_).substr(word.begin, word.length);
     }
-    void grow() {
-        std::vector<Slot> old(2 * slots_.size());
-        old.swap(slots_);
-        for (const Slot& slot : old) {
-            if (slot.length == free) continue;
-            size_t place = slot.hash & (slots_.size() - 1);
-            while (slots_[place].length != free) place = next(place);
-            slots_[place] = slot;
-        }
+    uint32_t place_of(std::string_view word, uint32_t hash) const {
+        return index_.find(hash, [&](uint32_t place) { return text_of(words_[place]) == word; });
     }
 
-    std::vector<Slot> slots_ = std::vector<Slot>(1024);  // a power of two, at most half full
+    HashIndex index_;  // of words_
+    std::vector<Word> words_;
     std::string bytes_;
-    int64_t size_ = 0;
 };

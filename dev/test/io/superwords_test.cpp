@@ -162,6 +162,22 @@ TEST_F(Superwords, MergesGoByRankAndNotByWord) {
     EXPECT_EQ(tokens_of(pairs_of_bytes({"'t", "tx"}), "'tx"), (Strings{"'t", "x"}));
 }
 
+// "abcd" is made of "ab" and "cd" by an early merge, and of "a" and "bcd" by one after that across words. Then it can
+// be merged with "e", which ranks before that. Tokenizers that this program did not learn may have such merges.
+TEST_F(Superwords, AMergeAcrossWordsMayMakePossibleAnEarlierOne) {
+    Vocabulary vocabulary = pairs_of_bytes({"bc", "ab", "cd"});
+    const auto id = [&](std::string_view token) {
+        return static_cast<int32_t>(std::ranges::find(vocabulary.tokens, token) - vocabulary.tokens.begin());
+    };
+    const auto add = [&](const std::string& left, const std::string& right) {
+        if (id(left + right) == std::ssize(vocabulary.tokens)) vocabulary.tokens.push_back(left + right);
+        vocabulary.merges.push_back({id(left), id(right), id(left + right)});
+    };
+    add("ab", "cd"), add("abcd", "e"), add("bc", "d"), add(".", " "), add("a", "bcd");
+    EXPECT_EQ(tokens_of(vocabulary, "xabcde"), (Strings{"x", "abcde"}));
+    EXPECT_EQ(make_tokenizer(vocabulary, "superbpe", false)->encode("xabcde"), ids_by_definition(vocabulary, "xabcde"));
+}
+
 TEST_F(Superwords, NothingIsMergedWithANumber) {
     EXPECT_EQ(tokens_of(pairs_of_bytes({"1t", "t1", "12"}), "t1t12"), (Strings{"t", "1", "t", "12"}));
 }

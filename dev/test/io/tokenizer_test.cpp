@@ -13,6 +13,7 @@
 #include "io/text/byte_pair.h"
 #include "io/file/error.h"
 #include "io/file/utf8.h"
+#include "io/text/hash_index.h"
 #include "io/text/tokenizer_files.h"
 
 using nlohmann::json;
@@ -147,9 +148,9 @@ TEST(Tokenizer, MergesAsByDefinitionShortAndLong) {
     std::map<std::string, int32_t> ids;
     for (int32_t id = 0; id < 50257; ++id) ids[vocabulary.tokens[id]] = id;
     std::mt19937 rng(2);
-    for (const int length : {1, 2, 3, 5, 8, 13, 31, 63, 64, 65, 66, 90, 150, 300}) {
+    for (const int length : {1, 2, 3, 5, 8, 13, 31, 63, 64, 90, 150, 300, 511, 512, 513, 514, 600}) {
         for (const int letters : {1, 2, 4, 26}) {
-            for (int repeat = 0; repeat < 8; ++repeat) {
+            for (int repeat = 0; repeat < (length <= 300 ? 8 : 2); ++repeat) {
                 std::string piece;
                 while (std::ssize(piece) < length) {
                     piece += repeat % 2 ? vocabulary.tokens[rng() % 50256]
@@ -161,6 +162,21 @@ TEST(Tokenizer, MergesAsByDefinitionShortAndLong) {
             }
         }
     }
+}
+
+TEST(HashIndex, ThingsWithEqualHashesAreToldApart) {
+    HashIndex index;
+    std::vector<int> things;
+    const auto find = [&](int thing) {
+        return index.find(static_cast<uint32_t>(thing % 7), [&](uint32_t place) { return things[place] == thing; });
+    };
+    for (int i = 0; i < 5000; ++i) {
+        ASSERT_EQ(find(3 * i), HashIndex::none);
+        index.add(static_cast<uint32_t>(3 * i % 7));
+        things.push_back(3 * i);
+    }
+    for (uint32_t i = 0; i < 5000; ++i) ASSERT_EQ(find(static_cast<int>(3 * i)), i);
+    EXPECT_EQ(find(1), HashIndex::none);
 }
 
 // tiktoken looks up whole pieces first. This program relies on GPT-2's merges leading to the same token.
