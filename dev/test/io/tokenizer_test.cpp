@@ -164,6 +164,13 @@ TEST(Tokenizer, MergesAsByDefinitionShortAndLong) {
     }
 }
 
+TEST(Tokenizer, TheFirstTokenOfAByteCounts) {
+    const auto ids = find_byte_ids({"a", "ab", "b", "a", "b"});
+    EXPECT_EQ(ids['a'], 0);
+    EXPECT_EQ(ids['b'], 2);
+    EXPECT_EQ(ids['c'], -1);
+}
+
 TEST(HashIndex, ThingsWithEqualHashesAreToldApart) {
     HashIndex index;
     std::vector<int> things;
