@@ -279,7 +279,7 @@ void choose_text(Options& options, const GPT2Config& config, Ranks& ranks) {
 
 TimeBesides choose_steps(Options& options, const ReadyRun& run, Ranks& ranks) {
     const double seconds = from_first(ranks, run.seconds_left);
-    const StepTime time = time_steps(options, run.config, run.policy, std::clamp(seconds / 50, 0.5, 10.0), ranks);
+    const StepTime time = time_steps(options, run.config, run.policy, std::clamp(seconds / 100, 0.5, 5.0), ranks);
     // Events that come every ten minutes, or, in shorter runs, as often as this.
     const auto events = [&](double at_least) { return std::max(at_least, std::ceil(seconds / 600)); };
     const double evaluations = events(5), samples = events(3), saves = events(3);
