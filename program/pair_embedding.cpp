@@ -28,6 +28,7 @@ std::vector<uint32_t> first_tokens(const Dataset& dataset) {
     std::vector<uint32_t> tokens;
     for (const Shard& shard : dataset.shards) {
         const int64_t n = std::min(shard.size(), most_tokens - static_cast<int64_t>(tokens.size()));
+        tokens.reserve(tokens.size() + static_cast<size_t>(n));
         shard.copy(0, n, std::back_inserter(tokens));
     }
     return tokens;
@@ -77,6 +78,7 @@ SparseMatrix positive_mutual_information(const std::vector<uint32_t>& tokens, in
     {
         std::vector<uint32_t> weights(rows);
         std::vector<uint32_t> seen;
+        std::vector<Entry> row;
 #pragma omp for schedule(dynamic, 16)
         for (size_t a = 0; a < rows; ++a) {
             for (size_t p = begin[a]; p < begin[a + 1]; ++p) {
@@ -89,9 +91,11 @@ SparseMatrix positive_mutual_information(const std::vector<uint32_t>& tokens, in
             }
             for (const uint32_t b : seen) {
                 const double information = std::log(weights[b] / total / (share[a] * share[b]));
-                if (information > 0) matrix[a].push_back({b, static_cast<float>(information)});
+                if (information > 0) row.push_back({b, static_cast<float>(information)});
                 weights[b] = 0;
             }
+            matrix[a].assign(row.begin(), row.end());  // in no more memory than it needs
+            row.clear();
             seen.clear();
         }
     }
