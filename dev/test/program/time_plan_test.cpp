@@ -410,6 +410,7 @@ TEST(Recipes, ExpectALossOnlyNearWhatWasMeasured) {
         EXPECT_DOUBLE_EQ(*loss_at(text, runs.back().flops), runs.back().loss);
         const double between = std::sqrt(runs[0].flops * runs[1].flops);
         EXPECT_NEAR(*loss_at(text, between), (runs[0].loss + runs[1].loss) / 2, 1e-9);
+        EXPECT_EQ(loss_at(text, 2 * runs.back().flops), runs.back().loss) << "no promise of what was not measured";
         EXPECT_FALSE(loss_at(text, runs.front().flops / 4));
         EXPECT_FALSE(loss_at(text, runs.back().flops * 4));
     }
