@@ -26,9 +26,9 @@ constexpr double smoothing = 0.875;
 
 std::vector<uint32_t> first_tokens(const Dataset& dataset) {
     std::vector<uint32_t> tokens;
+    tokens.reserve(static_cast<size_t>(std::min(dataset.tokens(), most_tokens)));
     for (const Shard& shard : dataset.shards) {
         const int64_t n = std::min(shard.size(), most_tokens - static_cast<int64_t>(tokens.size()));
-        tokens.reserve(tokens.size() + static_cast<size_t>(n));
         shard.copy(0, n, std::back_inserter(tokens));
     }
     return tokens;
