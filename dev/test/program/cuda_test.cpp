@@ -173,9 +173,7 @@ TEST_F(CudaProgram, VersionNamesTheGpuAndCuda) {
 
 TEST_F(CudaProgram, SaysHowItGoesOnByItsOwnName) {
     const Child child = start(training("run", {{"steps", "1000000"}, {"warmup", "1"}, {"eval-every", "0"}}));
-    std::error_code not_yet;
-    const auto no_step = [&] { return std::filesystem::file_size(at("run/log.jsonl"), not_yet) + 1 <= 1; };
-    for (int i = 0; no_step() && i < 2000; ++i) usleep(10'000);
+    wait_for_log(child, "run");
     kill(child.pid, SIGINT);
     const Result result = finish(child);
     EXPECT_EQ(result.status, 128 + SIGINT);

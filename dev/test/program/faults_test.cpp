@@ -200,9 +200,9 @@ TEST_F(Faults, OutliersAreSkippedLoggedAndTheSameAfterAResume) {
 
 TEST_F(Faults, ASecondRunInOnePlaceIsRefusedAStaleLockIsNot) {
     const Child first = start(training("run", {{"steps", "1000000"}, {"warmup", "0"}, {"save-every", "1000000"}}));
-    while (!path_exists(at("run/log.jsonl")) && waitpid(first.pid, nullptr, WNOHANG) == 0) usleep(500);
+    wait_for_file(first, at("run/log.jsonl"));
     kill(first.pid, SIGUSR1);
-    while (!path_exists(at("run/latest")) && waitpid(first.pid, nullptr, WNOHANG) == 0) usleep(500);
+    wait_for_file(first, at("run/latest"));
     for (const std::vector<std::string>& command :
          {training("run"), std::vector<std::string>{"train", "--resume", "--out", at("run")}}) {
         const Result second = run(command);
@@ -326,9 +326,9 @@ TEST_F(Faults, DataThatIsCutWhileItIsReadIsNamedAndTheRunGoesOnFromItsCheckpoint
         const std::string out = fs::path(data).stem().string(), cut = data == text ? at(out + "/data/train.bin") : data;
         const Child child =
             start(training(out, {{"data", data}, {"steps", "1000000"}, {"warmup", "0"}, {"save-every", "1000000"}}));
-        while (!path_exists(at(out + "/log.jsonl")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(500);
+        wait_for_file(child, at(out + "/log.jsonl"));
         kill(child.pid, SIGUSR1);
-        while (!path_exists(at(out + "/latest")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(500);
+        wait_for_file(child, at(out + "/latest"));
         fs::resize_file(cut, 0);
         const Result result = finish(child);
         EXPECT_EQ(result.status, 2);

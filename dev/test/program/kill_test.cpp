@@ -100,7 +100,7 @@ TEST_F(Killed, AtRandomMomentsLosesNothingThatWasSaved) {
 TEST_F(Killed, BeforeTheFirstCheckpointItBeginsAgainWithItsOwnOptions) {
     const Args options = {{"steps", "9"}, {"eval-every", "3"}, {"lr", "0.001"}, {"save-every", "100"}};
     const Child child = start(training("killed", options));
-    while (!path_exists(at("killed/log.jsonl")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(500);
+    wait_for_file(child, at("killed/log.jsonl"));
     kill(child.pid, SIGKILL);
     finish(child);
     fs::remove_all(at("killed/step_000009")), fs::remove(at("killed/latest"));  // should it have been that fast

@@ -88,6 +88,24 @@ Result Program::finish(const Child& child) {
     return result;
 }
 
+void Program::wait_until(const Child& child, const std::function<bool()>& done) {
+    siginfo_t ended{};
+    const auto runs = [&] {
+        return waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+               ended.si_pid == 0;
+    };
+    while (!done() && runs()) usleep(500);
+}
+
+void Program::wait_for_file(const Child& child, const std::string& path) {
+    wait_until(child, [&] { return path_exists(path); });
+}
+
+void Program::wait_for_log(const Child& child, const std::string& out) const {
+    wait_for_file(child, at(out + "/log.jsonl"));
+    wait_until(child, [&] { return !read_bytes(at(out + "/log.jsonl")).empty(); });
+}
+
 Result Program::run(std::vector<std::string> arguments, const Limits& limits) const {
     return finish(start(std::move(arguments), limits));
 }

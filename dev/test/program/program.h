@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -42,6 +43,11 @@ protected:
     };
     Child start(std::vector<std::string> arguments, const Limits& limits = {}) const;
     static Result finish(const Child& child);
+    // Waits until done() is true or the child has ended, which finish() then still reports.
+    static void wait_until(const Child& child, const std::function<bool()>& done);
+    static void wait_for_file(const Child& child, const std::string& path);
+    // For the first line of a run's log. The file is there before signals are handled.
+    void wait_for_log(const Child& child, const std::string& out) const;
     Result run(std::vector<std::string> arguments, const Limits& limits = {}) const;
     // Expects success without output to standard error. Returns standard output.
     std::string expect_done(std::vector<std::string> arguments) const;

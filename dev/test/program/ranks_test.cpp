@@ -132,9 +132,6 @@ protected:
     int64_t log_lines(const std::string& out) const {
         return std::ranges::count(read_bytes(at(out + "/log.jsonl")), '\n');
     }
-    static void wait_until(const Child& job, const auto& done) {
-        while (!done() && waitpid(job.pid, nullptr, WNOHANG) == 0) usleep(1000);
-    }
     std::string missing;
     const bool is_mpich = std::system("mpirun --version 2>/dev/null | grep -q HYDRA") == 0;
 };
@@ -394,7 +391,7 @@ TEST_F(RanksOfMpi, SaveAndStopBySignals) {
     const Child job = start(training("run", options));
     wait_until(job, [&] { return log_lines("run") > 2; });
     kill(job.pid, SIGUSR1);
-    wait_until(job, [&] { return path_exists(at("run/latest")); });
+    wait_for_file(job, at("run/latest"));
     const std::string saved = fs::read_symlink(at("run/latest")).string();
     wait_until(job, [&] { return log_lines("run") > std::stoi(saved.substr(5)) + 2; });
     // Twice, as a launcher may do. MPICH's does not pass this one on, but one rank is enough.
@@ -426,7 +423,7 @@ TEST_F(RanksOfMpi, EndTogetherWhenOneIsKilled) {
         const std::string out = "killed" + std::to_string(k);
         start_with(4);
         const Child job = start(training(out, options));
-        wait_until(job, [&] { return path_exists(at(out + "/latest")); });
+        wait_for_file(job, at(out + "/latest"));
         usleep(static_cast<useconds_t>(k * 7919 % 50'000));
         const std::vector<pid_t> ranks = ranks_of(job);
         ASSERT_EQ(ranks.size(), 4u);

@@ -13,12 +13,6 @@ const bool in_memory = access("/dev/shm", W_OK) == 0 && setenv("TMPDIR", "/dev/s
 
 class Signals : public Program {
 protected:
-    template <class Condition>
-    void wait_until(const Child& child, Condition condition) const {
-        while (!condition() && waitid(P_PID, static_cast<id_t>(child.pid), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-               ended.si_pid == 0)
-            usleep(500);
-    }
     int64_t lines(const std::string& file) const {
         const std::string bytes = path_exists(at(file)) ? read_bytes(at(file)) : "";
         return std::ranges::count(bytes, '\n');
@@ -43,7 +37,6 @@ protected:
         for (const char* file : {"/latest/model.safetensors", "/samples.jsonl"})
             EXPECT_TRUE(read_bytes(at(stopped + file)) == read_bytes(at("unbroken " + stopped + file))) << file;
     }
-    mutable siginfo_t ended{};
     // A run that only a signal ends; its learning rate does not depend on --steps. It uses one thread: with two, other
     // work on this machine would make thousands of small passes wait for each other.
     const Args endless = {
@@ -74,7 +67,7 @@ TEST_F(Signals, StopAfterTheStepSavedAndReported) {
 TEST_F(Signals, ASecondOneEndsAtOnce) {
     // An update that takes an hour, which is too long to wait for.
     const Child child = start(training("run", with(endless, {{"total-batch", "3200000000"}, {"eval-every", "0"}})));
-    wait_until(child, [&] { return path_exists(at("run/log.jsonl")); });
+    wait_for_file(child, at("run/log.jsonl"));
     usleep(100'000);
     kill(child.pid, SIGINT);
     usleep(100'000);
@@ -88,7 +81,7 @@ TEST_F(Signals, Usr1SavesAndGoesOn) {
     const Child child = start(training("run", with(endless, {{"save-every", "0"}})));
     wait_until(child, [&] { return lines("run/log.jsonl") > 3; });
     kill(child.pid, SIGUSR1);
-    wait_until(child, [&] { return path_exists(at("run/latest")); });
+    wait_for_file(child, at("run/latest"));
     const int64_t then = lines("run/log.jsonl");
     wait_until(child, [&] { return lines("run/log.jsonl") > then + 3; });
     EXPECT_GT(lines("run/log.jsonl"), then + 3);

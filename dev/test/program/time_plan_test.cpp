@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <filesystem>
 #include <thread>
 
 #include "dev/test/program/program.h"
@@ -30,6 +29,16 @@ protected:
             all.insert(all.end(), now.begin() + 2, now.end());
         }
         return all;
+    }
+    // What a run chooses, which is stopped in its first step: the rest of it takes the time that it was given.
+    std::vector<std::string> chosen_by(Args args, const std::string& out) const {
+        args["out"] = at(out);
+        const Child child = start(words("train", args));
+        wait_for_log(child, out);
+        kill(child.pid, SIGTERM);
+        const Result stopped = finish(child);
+        EXPECT_EQ(stopped.status, 128 + SIGTERM) << stopped.err;
+        return again(stopped.out);
     }
     // A run with the options that `run` chose in the place of --minutes gives the same bits.
     void expect_same_again(const std::string& run, Args args, const std::vector<std::string>& chosen) const {
@@ -83,7 +92,7 @@ TEST_F(TimePlan, HasFewerStepsWhereARunIsHeldUp) {
     args.insert({{"data", text}, {"out", at("run")}});
     args["minutes"] = "0.1", args["eval-every"] = "0", args["sample-every"] = "0";
     const Child child = start(words("train", args));
-    for (int i = 0; i < 6000 && !std::filesystem::exists(at("run/log.jsonl")); ++i) std::this_thread::sleep_for(10ms);
+    wait_for_file(child, at("run/log.jsonl"));
     std::this_thread::sleep_for(500ms);
     kill(child.pid, SIGSTOP);
     std::this_thread::sleep_for(4500ms);
@@ -104,13 +113,13 @@ TEST_F(TimePlan, HasFewerStepsWhereARunIsHeldUp) {
 
 TEST_F(TimePlan, ChoosesATokenizerThatTheTextCanTeach) {
     Args args = small;
-    args.insert({{"data", text}, {"out", at("short")}});
-    EXPECT_NE(again(expect_done(words("train", args)))[0], "--tokenizer") << "60 lines are too few for a BPE";
-    args["data"] = at("long.txt"), args["out"] = at("long"), args["minutes"] = minutes_of_long_text;
+    args["data"] = text;
+    EXPECT_NE(chosen_by(args, "short")[0], "--tokenizer") << "60 lines are too few for a BPE";
+    args["data"] = at("long.txt"), args["minutes"] = minutes_of_long_text;
     std::string lines;
     for (int i = 0; i < 60000; ++i) lines += std::to_string(i * i % 7919) + " brown foxes\n";
     write_bytes(at("long.txt"), lines);
-    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    const std::vector<std::string> chosen = chosen_by(args, "long");
     EXPECT_EQ(chosen[0], "--tokenizer");
     EXPECT_EQ(chosen[1], "bpe:1024") << "each token occurs some hundred times";
     EXPECT_EQ(std::ranges::find(chosen, "--sampled-softmax"), chosen.end()) << "of few tokens it saves little";
@@ -168,8 +177,7 @@ TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
           std::tuple(Args{{"model", "tiny"}}, "bpe:4096", "")}) {
         Args all = more;
         all.insert(args.begin(), args.end());
-        all["out"] = at("run" + std::to_string(runs++));
-        const std::vector<std::string> chosen = again(expect_done(words("train", all)));
+        const std::vector<std::string> chosen = chosen_by(all, "run" + std::to_string(runs++));
         EXPECT_TRUE(chosen[1].ends_with(tokenizer)) << chosen[1] << ", superbpe on a machine that reads the text once";
         EXPECT_TRUE(chosen[1] == tokenizer || *sampled) << chosen[1];
         const auto choice = std::ranges::find(chosen, "--sampled-softmax");
@@ -181,9 +189,9 @@ TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
 TEST_F(TimePlan, ChoosesTheRateForTheTokenizerThatIsGiven) {
     Args args = small;
     write_bytes(at("long.txt"), std::string(5'300'000, 'x'));
-    args.insert({{"data", at("long.txt")}, {"out", at("run")}, {"tokenizer", "byte"}});
+    args.insert({{"data", at("long.txt")}, {"tokenizer", "byte"}});
     args["minutes"] = minutes_of_long_text;
-    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    const std::vector<std::string> chosen = chosen_by(args, "run");
     const auto lr = std::ranges::find(chosen, "--lr");
     ASSERT_NE(lr, chosen.end());
     EXPECT_EQ(lr[1], "0.003");
@@ -197,8 +205,8 @@ TEST_F(TimePlan, ChoosesEmbeddingsFromPairsForManyTokens) {
     args["data"] = text;
     for (const auto& [name, tokenizer, pairs] :
          {std::tuple("many", at("tokenizer.json"), true), std::tuple("bytes", std::string("byte"), false)}) {
-        args["out"] = at(name), args["tokenizer"] = tokenizer;
-        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+        args["tokenizer"] = tokenizer;
+        const std::vector<std::string> chosen = chosen_by(args, name);
         const auto embedding = std::ranges::find(chosen, "--embedding");
         EXPECT_EQ(embedding != chosen.end() && embedding[1] == "pairs", pairs) << name;
     }
@@ -222,11 +230,11 @@ TEST_F(TimePlan, ChoosesTheTokenizerAgainForATextOfFewWords) {
     for (const auto& [name, words_of_text, tokenizer] :
          {std::tuple("line", 1, "byte"), std::tuple("words", 150, "bpe:684")}) {
         std::string lines;
-        for (int i = 0; i < 200'000; ++i) lines += "w" + std::to_string(i % words_of_text * 77'777) + "\n";
+        for (int i = 0; lines.size() < 700'000; ++i) lines += "w" + std::to_string(i % words_of_text * 77'777) + "\n";
         write_bytes(at(std::string(name) + ".txt"), lines);
         Args args = small;
         args.insert({{"data", at(std::string(name) + ".txt")}, {"out", at(name)}});
-        args["minutes"] = minutes_of_long_text;
+        args["minutes"] = "0.03";
         const std::string printed = expect_done(words("train", args));
         const std::vector<std::string> chosen = again(printed);
         EXPECT_EQ(chosen[0], "--tokenizer");
@@ -241,8 +249,8 @@ TEST_F(TimePlan, ChoosesMoreWeightDecayForATextThatIsReadOften) {
     Args args = small;
     const auto weight_decay = [&](const std::string& name, size_t bytes) {
         write_bytes(at(name + ".txt"), std::string(bytes, 'x'));
-        args["data"] = at(name + ".txt"), args["out"] = at(name);
-        const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+        args["data"] = at(name + ".txt");
+        const std::vector<std::string> chosen = chosen_by(args, name);
         const auto found = std::ranges::find(chosen, "--weight-decay");
         return found == chosen.end() ? "" : found[1];
     };
@@ -300,9 +308,8 @@ TEST_F(TimePlan, FitsWhatItChoosesToWhatIsGiven) {
 TEST_F(TimePlan, ChoosesAContextForTheSequencesThatAreGiven) {
     Args args = small;
     args.erase("context");
-    args.insert({{"data", text}, {"out", at("long")}});
-    args["seq"] = "130";
-    const std::vector<std::string> chosen = again(expect_done(words("train", args)));
+    args["data"] = text, args["seq"] = "130";
+    const std::vector<std::string> chosen = chosen_by(args, "long");
     const auto context = std::ranges::find(chosen, "--context");
     ASSERT_NE(context, chosen.end());
     EXPECT_GE(std::stoi(context[1]), 130);

@@ -275,7 +275,7 @@ TEST_F(Train, ResumesAfterBeingKilled) {
     const Args long_run = {{"steps", "80"}, {"save-every", "10"}, {"eval-every", "25"}};
     train("whole", long_run);
     const Child child = start(training("killed", long_run));
-    while (!path_exists(at("killed/latest")) && waitpid(child.pid, nullptr, WNOHANG) == 0) usleep(1000);
+    wait_for_file(child, at("killed/latest"));
     kill(child.pid, SIGKILL);
     finish(child);
     expect_done({"train", "--resume", "--out", at("killed")});
