@@ -189,28 +189,35 @@ Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, 
     return choices;
 }
 
-}  // namespace
+// What this machine does with a recipe's model.
+struct Measured {
+    double flops_per_second;
+    bool new_text;  // the run does not read the text often, and the recipe's shape is that for new text
+    TokenKind kind;
+    TextUse use;
+};
 
-void choose_matmul(Options& options, Ranks& ranks) {
-    if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
+bool has_own_shape(const Options& options) {
+    return options.given("model") || options.given("layers") || options.given("channels");
 }
 
-void choose_recipe(Options& options, Ranks& ranks) {
-    const double seconds = seconds_to_train(options);
-    const int64_t all_bytes = bytes_of_text(options);
-    const int64_t text_bytes = options.text_mb > 0 ? std::min(options.text_mb * 1'000'000, all_bytes) : all_bytes;
-    const auto vocab_of = [&](const Recipe& recipe) { return vocabulary_of(options, recipe, text_bytes); };
-    const bool own_shape = options.given("model") || options.given("layers") || options.given("channels");
-    const bool own_recipe = own_shape || options.given("tokenizer");
-    const bool whole_time = own_shape || options.given("dropout") || options.given("weight-decay");
-    struct Measured {
-        double flops_per_second;
-        bool new_text;
-        TokenKind kind;
-        TextUse use;
-    };
-    std::map<const Recipe*, Measured> machine;
-    const auto measure = [&](const Recipe& recipe, bool new_text) -> Measured {
+// The run of the time that is given, by any recipe.
+struct TimedRun {
+    const Options& options;
+    Ranks& ranks;
+    double seconds = seconds_to_train(options);
+    int64_t all_bytes = bytes_of_text(options);
+    int64_t text_bytes = options.text_mb > 0 ? std::min(options.text_mb * 1'000'000, all_bytes) : all_bytes;
+
+    int64_t vocab_of(const Recipe& recipe) const { return vocabulary_of(options, recipe, text_bytes); }
+
+    // By the shape for new text, unless the run would read the text too often.
+    Measured measure(const Recipe& recipe) const {
+        const Measured measured = measure(recipe, samples_softmax(options));
+        const auto shape = [&](bool new_text) { return recipe.shape_for(vocab_of(recipe), new_text); };
+        return measured.new_text || shape(true) == shape(false) ? measured : measure(recipe, false);
+    }
+    Measured measure(const Recipe& recipe, bool new_text) const {
         Options trial = options;
         const int64_t vocab = vocab_of(recipe);
         Choices choices = choices_of(recipe, options, vocab, new_text);
@@ -222,54 +229,79 @@ void choose_recipe(Options& options, Ranks& ranks) {
         const TokenKind kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
         return {time.flops_per_second, new_text && is_new_text(text_bytes, kind, tokens), kind,
                 use_on_first(options, all_bytes, kind, tokens, ranks)};
-    };
-    const auto flops_in_time = [&](const Recipe& recipe) {
-        Measured measured = measure(recipe, samples_softmax(options));
-        const auto shape = [&](bool new_text) { return recipe.shape_for(vocab_of(recipe), new_text); };
-        if (!measured.new_text && shape(true) != shape(false)) measured = measure(recipe, false);
-        machine[&recipe] = measured;
-        return std::max(seconds - measured.use.seconds, seconds / 10) * measured.flops_per_second;
-    };
-    const auto most_flops = [&](const Recipe& recipe) {
-        return whole_time ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe)}));
-    };
-    const auto [best, flops] = best_recipe(flops_in_time, most_flops);
-    const Recipe& recipe = *best;
-    const auto& [speed, new_text, kind, use] = machine.at(best);
-    const int64_t vocab = kind.vocab;
-    const double useful_flops = std::min(flops, most_flops(recipe));
-    const Rates rates = recipe.rates_for(vocab, new_text);
+    }
 
+    double flops_in_time(const Measured& measured) const {
+        return std::max(seconds - measured.use.seconds, seconds / 10) * measured.flops_per_second;
+    }
+    // That the text is good for, unless what was measured does not hold for the run.
+    double most_flops(const Recipe& recipe) const {
+        const bool own = has_own_shape(options) || options.given("dropout") || options.given("weight-decay");
+        return own ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe)}));
+    }
+};
+
+// Everything that a recipe decides before the text is tokenized.
+Choices all_choices_of(const Recipe& recipe, const Measured& measured, const Options& options, int64_t text_bytes) {
+    const auto& [vocab, superwords] = measured.kind;
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
-        for (const auto& choice : choices_of(recipe, options, vocab, new_text)) choices.push_back(choice);
+        const Rates rates = recipe.rates_for(vocab, measured.new_text);
+        for (const auto& choice : choices_of(recipe, options, vocab, measured.new_text)) choices.push_back(choice);
         choices.emplace_back("lr", text(rates.lr));
         const bool has_muon = !options.given("optimizer") || options.optimizer != "adamw";
         if (has_muon && rates.muon_lr) choices.emplace_back("muon-lr", text(*rates.muon_lr));
         if (vocab >= Recipe::many_tokens) choices.emplace_back("embedding", "pairs");
     }
     if (text_bytes > 0 && vocab > bytes_alone)
-        choices.emplace_back("tokenizer", (kind.superwords ? "superbpe:" : "bpe:") + text(vocab));
-    if (use.mb > 0) choices.emplace_back("text-mb", text(use.mb));
-    options.choose(choices);
+        choices.emplace_back("tokenizer", (superwords ? "superbpe:" : "bpe:") + text(vocab));
+    if (measured.use.mb > 0) choices.emplace_back("text-mb", text(measured.use.mb));
+    return choices;
+}
 
-    const double useful_seconds = useful_flops < flops ? use.seconds + useful_flops / speed : seconds;
-    if (useful_flops < flops) {
-        options.minutes = useful_seconds / 60;
-        options.hours = 0;
-        std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
-                    duration(seconds).c_str(), duration(useful_seconds).c_str());
-    }
-    print_use(options, use, all_bytes);
-    std::printf("time: %s at this machine's %.3g GFLOP/s%s are %.1e operations", duration(useful_seconds).c_str(),
-                speed / 1e9, use.seconds > 0.05 * seconds ? ", after the text is tokenized," : "", useful_flops);
+// With what such runs ended, unless another shape or tokenizer is given than theirs.
+void print_choice(const Options& options, const Recipe& recipe, const Measured& measured, double flops,
+                  double seconds) {
+    const bool own_recipe = has_own_shape(options) || options.given("tokenizer");
+    std::printf("time: %s at this machine's %.3g GFLOP/s%s are %.1e operations", duration(seconds).c_str(),
+                measured.flops_per_second / 1e9,
+                measured.use.seconds > 0.05 * seconds ? ", after the text is tokenized," : "", flops);
     if (!own_recipe)
         std::printf(", for which %" PRId64 " layers of %" PRId64 " channels and tokenizer %s %s", options.layers,
                     options.channels, options.tokenizer.c_str(),
                     recipe.compared ? "were best" : "continue what was best with fewer");
     std::printf("\n");
-    if (const std::string losses = expectation(useful_flops); !losses.empty() && !own_recipe)
+    if (const std::string losses = expectation(flops); !losses.empty() && !own_recipe)
         std::printf("time: such runs ended at, in nats per byte: %s\n", losses.c_str());
+}
+
+}  // namespace
+
+void choose_matmul(Options& options, Ranks& ranks) {
+    if (from_first(ranks, int64_t{has_bf16_matmuls()}) != 0) options.choose({{"matmul", "bf16"}});
+}
+
+void choose_recipe(Options& options, Ranks& ranks) {
+    const TimedRun run{options, ranks};
+    std::map<const Recipe*, Measured> machine;
+    const auto flops_in_time = [&](const Recipe& recipe) {
+        return run.flops_in_time(machine[&recipe] = run.measure(recipe));
+    };
+    const auto [best, flops] = best_recipe(flops_in_time, [&](const Recipe& recipe) { return run.most_flops(recipe); });
+    const Measured& measured = machine.at(best);
+    options.choose(all_choices_of(*best, measured, options, run.text_bytes));
+
+    double seconds = run.seconds;
+    const double useful_flops = std::min(flops, run.most_flops(*best));
+    if (useful_flops < flops) {
+        seconds = measured.use.seconds + useful_flops / measured.flops_per_second;
+        options.minutes = seconds / 60;
+        options.hours = 0;
+        std::printf("time: in %s this text would be learned by heart, so the run ends after %s\n",
+                    duration(run.seconds).c_str(), duration(seconds).c_str());
+    }
+    print_use(options, measured.use, run.all_bytes);
+    print_choice(options, *best, measured, useful_flops, seconds);
 }
 
 void choose_text(Options& options, const GPT2Config& config, Ranks& ranks) {
