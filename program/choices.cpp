@@ -19,6 +19,7 @@ struct Row {
     int64_t scored;  // how many of the last ones predict the ending
 };
 
+// The longest first, so that rows that are computed together have similar lengths.
 std::vector<Row> rows_of(const ExampleSet& set, int64_t seq) {
     std::vector<Row> rows;
     for (size_t i = 0; i < set.examples.size(); ++i)
@@ -27,6 +28,7 @@ std::vector<Row> rows_of(const ExampleSet& set, int64_t seq) {
             const int64_t length = std::min(std::ssize(set.examples[i].context) + ending - 1, seq);
             rows.push_back({i, e, length, std::min(ending, length)});
         }
+    std::ranges::stable_sort(rows, std::greater{}, &Row::length);
     return rows;
 }
 
@@ -54,6 +56,65 @@ bool is_greedy(Model& model, int64_t first, int64_t count, const int32_t* target
         if (std::ranges::max_element(logits) - logits.begin() != targets[n]) return false;
     }
     return true;
+}
+
+// The rows in the order of the ranks that compute them: each computes every count()-th pass.
+struct SharedRows {
+    std::vector<Row> rows;
+    std::vector<int64_t> cuts{0};        // where each rank's rows begin, and where the last one's end
+    std::vector<std::span<Row>> passes;  // this rank's
+};
+
+SharedRows share(const std::vector<Row>& rows, int64_t tokens_of_pass, Ranks& ranks) {
+    std::vector<std::span<const Row>> passes;
+    for (size_t i = 0; i < rows.size(); i += passes.back().size())
+        passes.push_back(std::span(rows).subspan(
+            i, std::min(static_cast<size_t>(tokens_of_pass / rows[i].length), rows.size() - i)));
+    SharedRows shared;
+    shared.rows.reserve(rows.size());
+    const auto count = static_cast<size_t>(ranks.count());
+    for (size_t rank = 0; rank < count; ++rank) {
+        for (size_t p = rank; p < passes.size(); p += count) {
+            shared.rows.insert(shared.rows.end(), passes[p].begin(), passes[p].end());
+            if (rank == static_cast<size_t>(ranks.rank()))
+                shared.passes.push_back(std::span(shared.rows).last(passes[p].size()));
+        }
+        shared.cuts.push_back(std::ssize(shared.rows));
+    }
+    return shared;
+}
+
+// The rows of a pass, one score each.
+std::vector<Score> scores_of(Model& model, const ExampleSet& set, std::span<const Row> rows) {
+    const int64_t T = rows[0].length, B = std::ssize(rows);
+    // Attention is causal: what fills the end of a shorter row does not change the predictions before it.
+    std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
+    std::vector<float> losses(x.size());
+    for (int64_t b = 0; b < B; ++b) write_row(set, rows[static_cast<size_t>(b)], &x[b * T], &y[b * T]);
+    model.token_losses(losses.data(), x.data(), y.data(), B, T);
+    std::vector<Score> scores;
+    for (int64_t b = 0; b < B; ++b) {
+        const Row& row = rows[static_cast<size_t>(b)];
+        const int64_t first = b * T + row.length - row.scored;
+        const double nats = std::accumulate(&losses[first], &losses[first] + row.scored, 0.0);
+        const bool is_first_choice =
+            std::isfinite(nats) && set.last_word && is_greedy(model, first, row.scored, y.data());
+        scores.push_back({.nats = nats, .tokens = row.scored, .greedy = is_first_choice});
+    }
+    return scores;
+}
+
+ChoicesResult count_right(const ExampleSet& set, const std::vector<std::vector<Score>>& scores) {
+    ChoicesResult result{.last_word = set.last_word, .examples = std::ssize(set.examples)};
+    for (size_t i = 0; i < scores.size(); ++i) {
+        const auto is_right = [&](const auto& best) { return best - scores[i].begin() == set.examples[i].label; };
+        const Score& right = scores[i][static_cast<size_t>(set.examples[i].label)];
+        result.nats += right.nats;
+        result.by_sum += set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::nats));
+        result.by_mean +=
+            set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::mean));
+    }
+    return result;
 }
 
 double standard_error(double p, int64_t n) { return std::sqrt(p * (1 - p) / static_cast<double>(n)); }
@@ -119,66 +180,28 @@ uint32_t fingerprint(const ExampleSet& set) {
 
 std::optional<ChoicesResult> evaluate_choices(Model& model, const ExampleSet& set, int64_t batch, int64_t seq,
                                               const std::function<bool(int64_t)>& between, Ranks& ranks) {
-    std::vector<Row> rows = rows_of(set, seq);
-    std::ranges::stable_sort(rows, std::greater{}, &Row::length);  // so that rows of a pass have similar lengths
-    std::vector<std::span<const Row>> passes;
-    for (size_t i = 0; i < rows.size(); i += passes.back().size())
-        passes.push_back(
-            std::span(rows).subspan(i, std::min(static_cast<size_t>(batch * seq / rows[i].length), rows.size() - i)));
-    // Each rank computes every count()-th pass. Here stand the rows of the first rank, then those of the second, ….
-    std::vector<Row> shared;
-    std::vector<std::span<const Row>> own;
-    std::vector<int64_t> cuts{0};
-    const auto count = static_cast<size_t>(ranks.count()), rank = static_cast<size_t>(ranks.rank());
-    for (size_t r = 0; r < count; ++r) {
-        for (size_t p = r; p < passes.size(); p += count) {
-            shared.insert(shared.end(), passes[p].begin(), passes[p].end());
-            if (r == rank) own.push_back(passes[p]);
-        }
-        cuts.push_back(std::ssize(shared));
-    }
-
-    std::vector<Score> found(shared.size());
-    Score* score = found.data() + cuts[rank];
-    std::vector<float> losses(static_cast<size_t>(batch * seq));
-    int64_t done = 0;
+    const std::vector<Row> rows = rows_of(set, seq);
+    const SharedRows shared = share(rows, batch * seq, ranks);
+    std::vector<Score> found(shared.rows.size());
+    int64_t place = shared.cuts[static_cast<size_t>(ranks.rank())], done = 0;
     bool go_on = true, finite = true;
-    for (size_t pass = 0; finite && pass < own.size(); ++pass) {
+    for (size_t pass = 0; finite && pass < shared.passes.size(); ++pass) {
         go_on = between(done);
         if (!go_on) break;
-        const int64_t T = own[pass][0].length, B = std::ssize(own[pass]);
-        // Attention is causal: what fills the end of a shorter row does not change the predictions before it.
-        std::vector<int32_t> x(static_cast<size_t>(B * T)), y(x.size());
-        for (int64_t b = 0; b < B; ++b) write_row(set, own[pass][static_cast<size_t>(b)], &x[b * T], &y[b * T]);
-        model.token_losses(losses.data(), x.data(), y.data(), B, T);
-        for (int64_t b = 0; b < B; ++b, ++score) {
-            const Row& row = own[pass][static_cast<size_t>(b)];
-            const int64_t first = b * T + row.length - row.scored;
-            score->nats = std::accumulate(&losses[first], &losses[first] + row.scored, 0.0);
-            score->tokens = row.scored;
-            finite = finite && std::isfinite(score->nats);
-            if (finite && set.last_word) score->greedy = is_greedy(model, first, row.scored, y.data());
-            done += row.length;
+        for (const Row& row : shared.passes[pass]) done += row.length;
+        for (const Score& score : scores_of(model, set, shared.passes[pass])) {
+            finite = finite && std::isfinite(score.nats);
+            found[static_cast<size_t>(place++)] = score;
         }
     }
     if (largest(ranks, go_on ? 0 : 1) > 0) return std::nullopt;
-    all_gather(ranks, found.data(), cuts);
+    all_gather(ranks, found.data(), shared.cuts);
     std::vector<std::vector<Score>> scores;
     for (const Example& example : set.examples) scores.emplace_back(example.endings.size());
-    for (size_t i = 0; i < shared.size(); ++i) scores[shared[i].example][shared[i].ending] = found[i];
+    for (size_t i = 0; i < found.size(); ++i) scores[shared.rows[i].example][shared.rows[i].ending] = found[i];
     for (const Row& row : rows)  // the first of them in the order of one rank, which is the same for all
         if (!std::isfinite(scores[row.example][row.ending].nats))
             throw CheckFailed(set.source + ": the loss of example " + std::to_string(row.example) +
                               " is NaN or infinite; use another checkpoint");
-
-    ChoicesResult result{.last_word = set.last_word, .examples = std::ssize(set.examples)};
-    for (size_t i = 0; i < scores.size(); ++i) {
-        const auto is_right = [&](const auto& best) { return best - scores[i].begin() == set.examples[i].label; };
-        const Score& right = scores[i][static_cast<size_t>(set.examples[i].label)];
-        result.nats += right.nats;
-        result.by_sum += set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::nats));
-        result.by_mean +=
-            set.last_word ? right.greedy : is_right(std::ranges::min_element(scores[i], {}, &Score::mean));
-    }
-    return result;
+    return count_right(set, scores);
 }
