@@ -135,10 +135,39 @@ Vocabulary read_merges_file(const std::string& path) {
     return vocabulary;
 }
 
+namespace {
+
+constexpr const char* remedy = "write it again with llm.c's train_gpt2.py or `convert`";
+
+// llm.c's file lists no merges. Encoding a token's bytes with the merges before it must leave two parts, its merge. Nor
+// does it say how a text is cut into words: a token that crosses them tells.
+void find_merges(const std::string& path, Vocabulary& vocabulary) {
+    BytePairMerger merger(require_bytes(path, vocabulary.tokens));
+    std::vector<int32_t> parts;
+    for (int32_t id = 0; id < std::ssize(vocabulary.tokens); ++id) {
+        if (vocabulary.tokens[id].size() == 1 || id == vocabulary.end_of_text) continue;
+        parts.clear();
+        merger.encode(vocabulary.tokens[id], parts);
+        if (parts.size() != 2) {
+            bad_input(path, "token " + std::to_string(id), one_line(vocabulary.tokens[id]),
+                      "the concatenation of two earlier tokens", remedy);
+        }
+        vocabulary.merges.push_back({parts[0], parts[1], id});
+        merger.add(vocabulary.merges.back());
+    }
+    const auto crosses = [&](const Merge& merge) {
+        return vocabulary.tokens[merge.result].find(' ', 1) != std::string::npos &&
+               !is_within_word(vocabulary.tokens[merge.result]);
+    };
+    vocabulary.superwords = std::ranges::any_of(vocabulary.merges, crosses);
+    if (vocabulary.superwords) require_tokens_within_lines(path, vocabulary.tokens);
+}
+
+}  // namespace
+
 Vocabulary read_llmc_tokenizer(const std::string& path) {
     constexpr int64_t header_bytes = 1024;
     const MappedFile file(path);
-    const std::string remedy = "write it again with llm.c's train_gpt2.py or `convert`";
     if (file.size() < header_bytes) {
         bad_input(path, "size", std::to_string(file.size()) + " bytes", "a header of 1024 bytes", remedy);
     }
@@ -175,27 +204,7 @@ Vocabulary read_llmc_tokenizer(const std::string& path) {
                   std::to_string(at) + " for its " + std::to_string(count) + " tokens", remedy);
     }
     index_tokens(path, vocabulary.tokens, {});
-    // The file lists no merges. Encoding a token's bytes with the merges before it must leave two parts, its merge.
-    BytePairMerger merger(require_bytes(path, vocabulary.tokens));
-    std::vector<int32_t> parts;
-    for (int32_t id = 0; id < count; ++id) {
-        if (vocabulary.tokens[id].size() == 1 || id == end_id) continue;
-        parts.clear();
-        merger.encode(vocabulary.tokens[id], parts);
-        if (parts.size() != 2) {
-            bad_input(path, "token " + std::to_string(id), one_line(vocabulary.tokens[id]),
-                      "the concatenation of two earlier tokens", remedy);
-        }
-        vocabulary.merges.push_back({parts[0], parts[1], id});
-        merger.add(vocabulary.merges.back());
-    }
-    // Nor does it say how a text is cut into words. A token that crosses them tells.
-    const auto crosses = [&](const Merge& merge) {
-        return vocabulary.tokens[merge.result].find(' ', 1) != std::string::npos &&
-               !is_within_word(vocabulary.tokens[merge.result]);
-    };
-    vocabulary.superwords = std::ranges::any_of(vocabulary.merges, crosses);
-    if (vocabulary.superwords) require_tokens_within_lines(path, vocabulary.tokens);
+    find_merges(path, vocabulary);
     if (end_id >= 0 && vocabulary.tokens[end_id].size() > 1) recognise_end_of_text(vocabulary);  // not for a byte
     return vocabulary;
 }
