@@ -67,8 +67,8 @@ inline constexpr std::array recipes = {
     Recipe{2.2e13, {4, 96, 64, 32}, 8192, {0.012}, {0.008, 0.01}, true, {4, 96, 128, 16}, {4, 64, 64, 32}},
     Recipe{4.6e13, {4, 96, 128, 16}, 8192, {0.012}, {0.006, 0.007}, true, {6, 128, 128, 16}},
     Recipe{1.5e14, {4, 160, 128, 16}, 8192, {0.012}, {0.006, 0.007}, true, {6, 192, 128, 16}},
-    Recipe{7e14, {6, 192, 256, 16}, 8192, {0.006}, {0.006, 0.007}, false},
-    Recipe{2.2e15, {6, 256, 256, 16}, 16384, {0.004}, {0.004, 0.007}, false},
+    Recipe{5e14, {6, 192, 256, 16}, 8192, {0.006}, {0.006, 0.007}, false},
+    Recipe{1.5e15, {6, 256, 256, 16}, 16384, {0.006}, {0.006, 0.007}, false},
     Recipe{7e15, {8, 288, 512, 16}, 16384, {0.003}, {0.003, 0.007}, false},
     Recipe{2.2e16, {8, 384, 512, 32}, 16384, {0.002}, {0.002, 0.007}, false},
     Recipe{7e16, {8, 512, 512, 64}, 32768, {0.001}, {0.001, 0.007}, false},
@@ -132,9 +132,9 @@ inline constexpr std::array tiny_shakespeare = {MeasuredRun{7.2e12, 1.496}, Meas
 inline constexpr std::array state_of_the_union = {MeasuredRun{7.2e12, 1.079}, MeasuredRun{2.2e13, 1.050},
                                                   MeasuredRun{4.6e13, 1.047}, MeasuredRun{1.5e14, 1.021},
                                                   MeasuredRun{5e14, 1.009}};
-inline constexpr std::array enwik8 = {MeasuredRun{7.2e12, 1.137}, MeasuredRun{2.2e13, 1.091},
-                                      MeasuredRun{4.6e13, 1.054}, MeasuredRun{1.5e14, 1.007},
-                                      MeasuredRun{2.3e14, 0.990}, MeasuredRun{5e14, 0.939}};
+inline constexpr std::array enwik8 = {
+    MeasuredRun{7.2e12, 1.137}, MeasuredRun{2.2e13, 1.091}, MeasuredRun{4.6e13, 1.054}, MeasuredRun{1.5e14, 1.007},
+    MeasuredRun{2.3e14, 0.990}, MeasuredRun{5e14, 0.939},   MeasuredRun{1e15, 0.910}};
 inline constexpr std::array measured_texts = {MeasuredText{"Tiny Shakespeare", tiny_shakespeare},
                                               MeasuredText{"State of the Union", state_of_the_union},
                                               MeasuredText{"enwik8", enwik8}};
