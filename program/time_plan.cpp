@@ -110,14 +110,14 @@ bool samples_softmax(const Options& options) {
 
 // The tokens of a run: those of the tokenizer that is given, or as many as the recipe names and the text can teach. How
 // many those of a file, of GPT-2 or of token shards (0 bytes) are is not looked up: they count as the recipe's.
-int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text_bytes) {
+int64_t vocabulary_of(const Options& options, const Recipe& recipe, int64_t text_bytes, bool sampled_softmax) {
     if (options.given("tokenizer")) {
         const int64_t trained = trained_vocabulary_size(options.tokenizer);
         return trained > 0 ? trained : options.tokenizer == "byte" ? bytes_alone : recipe.vocab;
     }
     if (text_bytes == 0) return recipe.vocab;
     const int64_t sampled = Recipe::sampled_tokens_for(text_bytes), full = Recipe::tokens_for(text_bytes);
-    if (samples_softmax(options) && sampled >= Recipe::least_sampled_tokens) return sampled;
+    if (sampled_softmax && sampled >= Recipe::least_sampled_tokens) return sampled;
     return full < smallest_useful_vocabulary ? bytes_alone : std::min(recipe.vocab, full);
 }
 
@@ -173,7 +173,7 @@ std::string expectation(double flops) {
 
 // The model's shape, the batch and the optimizer that a recipe names for so many tokens. Sequences are as long as the
 // context, unless one of the two is given.
-Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, bool new_text) {
+Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, bool sampled_softmax, bool new_text) {
     const Shape& shape = recipe.shape_for(vocab, new_text);
     const int64_t longest = options.given("seq") ? std::max(shape.context, options.seq) : shape.context;
     const int64_t context = options.given("context") ? options.context : longest;
@@ -184,7 +184,7 @@ Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, 
                        {"seq", text(std::min(context, shape.context))},
                        {"batch", text(shape.batch)},
                        {"optimizer", "normuon"}};
-    if (vocab >= Recipe::many_tokens && samples_softmax(options))
+    if (vocab >= Recipe::many_tokens && sampled_softmax)
         choices.emplace_back("sampled-softmax", text(Recipe::drawn_tokens));
     return choices;
 }
@@ -192,6 +192,8 @@ Choices choices_of(const Recipe& recipe, const Options& options, int64_t vocab, 
 // What this machine does with a recipe's model.
 struct Measured {
     double flops_per_second;
+    double tokens;  // that the run comes to
+    bool sampled_softmax;
     bool new_text;  // the run does not read the text often, and the recipe's shape is that for new text
     TokenKind kind;
     TextUse use;
@@ -209,35 +211,48 @@ struct TimedRun {
     int64_t all_bytes = bytes_of_text(options);
     int64_t text_bytes = options.text_mb > 0 ? std::min(options.text_mb * 1'000'000, all_bytes) : all_bytes;
 
-    int64_t vocab_of(const Recipe& recipe) const { return vocabulary_of(options, recipe, text_bytes); }
+    int64_t vocab_of(const Recipe& recipe, bool sampled_softmax) const {
+        return vocabulary_of(options, recipe, text_bytes, sampled_softmax);
+    }
 
     // By the shape for new text, unless the run would read the text too often.
-    Measured measure(const Recipe& recipe) const {
-        const Measured measured = measure(recipe, samples_softmax(options));
-        const auto shape = [&](bool new_text) { return recipe.shape_for(vocab_of(recipe), new_text); };
-        return measured.new_text || shape(true) == shape(false) ? measured : measure(recipe, false);
+    Measured measure(const Recipe& recipe, bool sampled_softmax) const {
+        const int64_t vocab = vocab_of(recipe, sampled_softmax);
+        const Measured measured = measure(recipe, vocab, sampled_softmax, sampled_softmax);
+        return measured.new_text || recipe.shape_for(vocab, true) == recipe.shape_for(vocab, false)
+                   ? measured
+                   : measure(recipe, vocab, sampled_softmax, false);
     }
-    Measured measure(const Recipe& recipe, bool new_text) const {
+    Measured measure(const Recipe& recipe, int64_t vocab, bool sampled_softmax, bool new_text) const {
         Options trial = options;
-        const int64_t vocab = vocab_of(recipe);
-        Choices choices = choices_of(recipe, options, vocab, new_text);
+        Choices choices = choices_of(recipe, options, vocab, sampled_softmax, new_text);
         choices.emplace_back("vocab", text(vocab));
         trial.choose(choices);
         const StepTime time =
             time_steps(trial, config_of(trial), ActivationPolicy::training, std::clamp(seconds / 120, 0.1, 0.5), ranks);
         const double tokens = seconds * time.flops_per_second / time.flops_per_token;
         const TokenKind kind = {vocab, has_superwords(options, text_bytes, vocab, tokens)};
-        return {time.flops_per_second, new_text && is_new_text(text_bytes, kind, tokens), kind,
-                use_on_first(options, all_bytes, kind, tokens, ranks)};
+        return {.flops_per_second = time.flops_per_second,
+                .tokens = tokens,
+                .sampled_softmax = sampled_softmax,
+                .new_text = new_text && is_new_text(text_bytes, kind, tokens),
+                .kind = kind,
+                .use = use_on_first(options, all_bytes, kind, tokens, ranks)};
     }
 
     double flops_in_time(const Measured& measured) const {
         return std::max(seconds - measured.use.seconds, seconds / 10) * measured.flops_per_second;
     }
+    // Whether the run would read the text too often for the many tokens of a sampled softmax.
+    bool should_have_fewer_tokens(const Measured& measured) const {
+        return measured.kind.vocab >= Recipe::least_sampled_tokens && !options.given("tokenizer") &&
+               samples_softmax(options) && !options.given("sampled-softmax") &&
+               is_read_too_often(text_bytes, measured.kind, measured.tokens);
+    }
     // That the text is good for, unless what was measured does not hold for the run.
     double most_flops(const Recipe& recipe) const {
         const bool own = has_own_shape(options) || options.given("dropout") || options.given("weight-decay");
-        return own ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe)}));
+        return own ? unlimited : most_flops_for(text_tokens(text_bytes, {vocab_of(recipe, samples_softmax(options))}));
     }
 };
 
@@ -247,7 +262,8 @@ Choices all_choices_of(const Recipe& recipe, const Measured& measured, const Opt
     Choices choices = {{"schedule", "linear"}, {"final-lr-frac", "0"}, {"decay-frac", "0.7"}};
     if (!options.given("model")) {
         const Rates rates = recipe.rates_for(vocab, measured.new_text);
-        for (const auto& choice : choices_of(recipe, options, vocab, measured.new_text)) choices.push_back(choice);
+        for (const auto& choice : choices_of(recipe, options, vocab, measured.sampled_softmax, measured.new_text))
+            choices.push_back(choice);
         choices.emplace_back("lr", text(rates.lr));
         const bool has_muon = !options.given("optimizer") || options.optimizer != "adamw";
         if (has_muon && rates.muon_lr) choices.emplace_back("muon-lr", text(*rates.muon_lr));
@@ -285,10 +301,14 @@ void choose_recipe(Options& options, Ranks& ranks) {
     const TimedRun run{options, ranks};
     std::map<const Recipe*, Measured> machine;
     const auto flops_in_time = [&](const Recipe& recipe) {
-        return run.flops_in_time(machine[&recipe] = run.measure(recipe));
+        return run.flops_in_time(machine[&recipe] = run.measure(recipe, samples_softmax(options)));
     };
-    const auto [best, flops] = best_recipe(flops_in_time, [&](const Recipe& recipe) { return run.most_flops(recipe); });
-    const Measured& measured = machine.at(best);
+    auto [best, flops] = best_recipe(flops_in_time, [&](const Recipe& recipe) { return run.most_flops(recipe); });
+    Measured measured = machine.at(best);
+    if (run.should_have_fewer_tokens(measured)) {
+        measured = run.measure(*best, false);
+        flops = run.flops_in_time(measured);
+    }
     options.choose(all_choices_of(*best, measured, options, run.text_bytes));
 
     double seconds = run.seconds;

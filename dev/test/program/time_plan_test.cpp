@@ -147,7 +147,7 @@ TEST(TextUse, ReadsNoMoreOfALongTextThanARunHasTimeFor) {
     EXPECT_NEAR(use_of_text(by_hand, 10 * gigabyte).seconds, 10e3 / 500 + 5e3 / 16 + 1.3, 0.1);
 }
 
-TEST(TextUse, KnowsWhatTextIsNewToARun) {
+TEST(TextUse, KnowsWhatTextIsNewToARunAndWhatIsReadTooOften) {
     constexpr int64_t megabytes = 100'000'000;
     EXPECT_NEAR(text_tokens(megabytes, {131072, true}), 15.9e6, 0.1e6) << "enwik8 has 15.6 million";
     EXPECT_NEAR(text_tokens(megabytes, {131072, false}), 21.2e6, 0.1e6) << "enwik8 has 21.9 million";
@@ -155,13 +155,18 @@ TEST(TextUse, KnowsWhatTextIsNewToARun) {
     EXPECT_TRUE(is_new(megabytes, 34e6)) << "as far as it was measured, and a little more";
     EXPECT_FALSE(is_new(megabytes, 36e6));
     EXPECT_TRUE(is_new(0, 1e12)) << "token shards";
+    const auto is_read_often = [](int64_t bytes, double tokens) { return is_read_too_often(bytes, {32768}, tokens); };
+    EXPECT_FALSE(is_read_often(12'186'248, 16.3e6)) << "State of the Union in 1.5e14 operations";
+    EXPECT_TRUE(is_read_often(12'186'248, 25.8e6)) << "and in 5.6e14";
+    EXPECT_FALSE(is_read_often(0, 1e12)) << "token shards";
     const RunOnText minute{.seconds = 60, .tokens = 6e6, .kind = {131072, true}, .threads = 2};
     RunOnText words = minute;
     words.kind.superwords = false;
     EXPECT_GT(use_of_text(minute, megabytes).seconds, use_of_text(words, megabytes).seconds + 3);
 }
 
-// Where the text can teach so many that it pays, unless it is not wanted, or --model brings its own defaults.
+// Where the text can teach so many that it pays, unless it is not wanted, or --model brings its own defaults, or the
+// run reads the text too often.
 TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
     std::string lines;
     for (uint64_t i = 0; lines.size() < 3'100'000; ++i) {
@@ -174,7 +179,7 @@ TEST_F(TimePlan, ChoosesMoreTokensWithASampledSoftmax) {
     int runs = 0;
     for (const auto& [more, tokenizer, sampled] :
          {std::tuple(Args{}, "bpe:8192", "256"), std::tuple(Args{{"sampled-softmax", "0"}}, "bpe:4096", ""),
-          std::tuple(Args{{"model", "tiny"}}, "bpe:4096", "")}) {
+          std::tuple(Args{{"model", "tiny"}}, "bpe:4096", ""), std::tuple(Args{{"minutes", "600"}}, "bpe:4096", "")}) {
         Args all = more;
         all.insert(args.begin(), args.end());
         const std::vector<std::string> chosen = chosen_by(all, "run" + std::to_string(runs++));
