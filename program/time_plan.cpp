@@ -218,13 +218,14 @@ struct TimedRun {
     // By the shape for new text, unless the run would read the text too often.
     Measured measure(const Recipe& recipe, bool sampled_softmax) const {
         const int64_t vocab = vocab_of(recipe, sampled_softmax);
-        const Measured measured = measure(recipe, vocab, sampled_softmax, sampled_softmax);
+        const Measured measured = measure(recipe, sampled_softmax, sampled_softmax);
         return measured.new_text || recipe.shape_for(vocab, true) == recipe.shape_for(vocab, false)
                    ? measured
-                   : measure(recipe, vocab, sampled_softmax, false);
+                   : measure(recipe, sampled_softmax, false);
     }
-    Measured measure(const Recipe& recipe, int64_t vocab, bool sampled_softmax, bool new_text) const {
+    Measured measure(const Recipe& recipe, bool sampled_softmax, bool new_text) const {
         Options trial = options;
+        const int64_t vocab = vocab_of(recipe, sampled_softmax);
         Choices choices = choices_of(recipe, options, vocab, sampled_softmax, new_text);
         choices.emplace_back("vocab", text(vocab));
         trial.choose(choices);

@@ -102,8 +102,8 @@ void Program::wait_for_file(const Child& child, const std::string& path) {
 }
 
 void Program::wait_for_log(const Child& child, const std::string& out) const {
-    wait_for_file(child, at(out + "/log.jsonl"));
-    wait_until(child, [&] { return !read_bytes(at(out + "/log.jsonl")).empty(); });
+    const std::string log = at(out + "/log.jsonl");
+    wait_until(child, [&] { return path_exists(log) && !read_bytes(log).empty(); });
 }
 
 Result Program::run(std::vector<std::string> arguments, const Limits& limits) const {
